@@ -1,0 +1,19 @@
+"""Does this attention head look at where, or at what?"""
+
+from .capture import capture, load
+from .core.measure import entropy, exclusion, frequency_use, score, score_frequencies
+from .core.trace import Trace
+from .errors import BadInput, NotMeasurable
+
+__all__ = [
+    "BadInput",
+    "NotMeasurable",
+    "Trace",
+    "capture",
+    "entropy",
+    "exclusion",
+    "frequency_use",
+    "load",
+    "score",
+    "score_frequencies",
+]

@@ -1,0 +1,96 @@
+"""`ww.capture`: one forward pass, of which the queries asked for and all keys are kept."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+from jaxtyping import Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..core.trace import AttentionLayer, Trace
+from ..errors import BadInput, NotMeasurable
+from .check import certify
+from .hook import Recorder, recording
+
+
+def capture(
+    model: PreTrainedModel,
+    input_ids: Int[Tensor, "B T"],
+    queries: Sequence[int] = (-1,),
+    *,
+    level: str = "keys",
+    check: bool = False,
+) -> Trace:
+    """Run the model once over prompts of equal length and keep what its attention layers were given.
+
+    `queries` are the token positions to look from, the last token unless asked otherwise; `trace.at(position)`
+    chooses among several. The model is checked once (`check=True`: again) and refused with a reason if it cannot be
+    measured right; level "prompt" also takes models whose positions live in the residual stream.
+
+    >>> trace = ww.capture(model, tokenizer(text, return_tensors="pt").input_ids)      # doctest: +SKIP
+    >>> ww.score(trace).symbolic[0, 12, 3]          # prompt 0, layer 12, head 3
+    """
+    if level not in ("keys", "prompt"):
+        raise BadInput(f'level is "keys" or "prompt", got {level!r}')
+    check_input(model, input_ids)
+    tokens = input_ids.shape[1]
+    positions = [position + tokens if position < 0 else position for position in queries]
+    if not positions or not all(0 < position < tokens for position in positions):
+        raise BadInput(f"queries {list(queries)} must be positions 1 to {tokens - 1} of the prompt")
+    certificate = certify(model, tokens, again=check)
+    if certificate.absolute and level == "keys":
+        raise NotMeasurable(
+            f"{model.config.model_type} adds positions to its embeddings: they travel with the contents, "
+            'so it can be measured at level "prompt" only'
+        )
+    recorder = Recorder(positions)
+    with recording(model, recorder):
+        output = model(input_ids=input_ids, use_cache=False, **_last_logits_only(model))
+    if len(recorder.records) != len(certificate.rotations):
+        raise NotMeasurable(
+            f"{len(recorder.records)} attention calls captured, {len(certificate.rotations)} in the self-check"
+        )
+    layers = []
+    for number, (record, rotation) in enumerate(zip(recorder.records, certificate.rotations, strict=True)):
+        if not (record.queries.isfinite().all() and record.keys.isfinite().all()):
+            raise NotMeasurable(f"attention layer {number} gives NaN or infinite queries or keys on this prompt")
+        index = getattr(record.module, "layer_idx", None)
+        layers.append(
+            AttentionLayer(
+                index=number if index is None else index,
+                queries=record.queries,
+                keys=record.keys,
+                rotation=rotation,
+                scaling=record.scaling,
+                softcap=record.softcap,
+                bias=record.bias,
+                sinks=record.sinks,
+            )
+        )
+    return Trace(tuple(layers), tuple(positions), positions[-1], output.logits[:, -1].float(), certificate.deviation)
+
+
+def check_input(model: PreTrainedModel, input_ids: Tensor) -> None:
+    """One clear sentence for each way in which a prompt can be wrong."""
+    if not isinstance(model, PreTrainedModel):
+        raise BadInput(f"expected a Hugging Face causal language model, got {type(model).__name__}")
+    if input_ids.dim() != 2:
+        raise BadInput(f"input_ids must have the shape (batch, tokens), got {tuple(input_ids.shape)}")
+    if input_ids.shape[0] == 0 or input_ids.shape[1] == 0:
+        raise BadInput("the prompt is empty")
+    if input_ids.shape[1] == 1:
+        raise BadInput("the prompt has one token: a query needs keys before it")
+    device = model.get_input_embeddings().weight.device
+    if device.type == "meta":
+        raise BadInput("the model's weights are on the meta device: load them first")
+    if input_ids.device != device:
+        raise BadInput(f"the prompt is on {input_ids.device}, the model on {device}: move one to the other")
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    if not 0 <= int(input_ids.min()) <= int(input_ids.max()) < vocabulary:
+        raise BadInput(f"token ids must lie in 0 to {vocabulary - 1}")
+
+
+def _last_logits_only(model: PreTrainedModel) -> dict[str, int]:
+    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}

@@ -1,0 +1,234 @@
+"""The way into a Hugging Face model: an attention function of our own that records what it is given and then attends.
+
+Nearly every family asks `AttentionInterface` for its attention function and `AttentionMaskInterface` for its mask;
+the few that do not have a way in of their own in `legacy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+from transformers.utils import logging as transformers_logging
+
+from ..errors import NotMeasurable
+from . import legacy
+
+# The name must not contain "sdpa" or "flex": transformers would run capability checks of its own on it.
+NAME = "wherewhat"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one call of attention was given, for the queries asked for."""
+
+    module: nn.Module
+    queries: Tensor  # B H Q D
+    keys: Tensor  # B K T D
+    scaling: float
+    softcap: float | None
+    bias: Tensor | None  # B|1 H|1 Q T
+    sinks: Tensor | None  # H
+
+
+@dataclass
+class Recorder:
+    """Collects one record a call of attention, in the order of the calls."""
+
+    positions: Sequence[int]
+    records: list[Record] = field(default_factory=list)
+
+    def add(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        *,
+        scaling: float | None = None,
+        softcap: float | None = None,
+        mask: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        sinks: Tensor | None = None,
+    ) -> None:
+        """Keep the queries asked for, the keys up to the last of them, and their rows of mask and bias."""
+        chosen = list(self.positions)
+        seen = max(chosen) + 1
+        bias = _additive(mask, chosen, seen)
+        if position_bias is not None:
+            extra = position_bias[:, :, chosen if position_bias.shape[2] > 1 else [0] * len(chosen), :seen].float()
+            bias = extra if bias is None else bias + extra
+        if bias is not None and _is_causal_only(bias, chosen):
+            bias = None
+        self.records.append(
+            Record(
+                module=module,
+                queries=query[:, :, chosen].detach().clone(),
+                keys=_owned(key[:, :, :seen].detach()),
+                scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+                softcap=softcap,
+                bias=bias,
+                sinks=None if sinks is None else sinks.detach().flatten(),
+            )
+        )
+
+
+_recorder: ContextVar[Recorder | None] = ContextVar("wherewhat_recorder", default=None)
+
+
+@contextmanager
+def recording(model: PreTrainedModel, recorder: Recorder) -> Iterator[None]:
+    """Within this context every forward pass of the model feeds the recorder; the model is always put back."""
+    token = _recorder.set(recorder)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(quiet_evaluation(model))
+            ways_in = legacy.ways_into(model)
+            stack.enter_context(implementation(model, "sdpa" if ways_in else NAME))
+            for way_in in ways_in:
+                stack.enter_context(way_in(recorder))
+            yield
+    finally:
+        _recorder.reset(token)
+
+
+@contextmanager
+def quiet_evaluation(model: nn.Module) -> Iterator[None]:
+    """No dropout, no gradients; each module's training flag comes back as it was."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Another attention implementation for a while, in the model's configuration and all its parts."""
+    configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
+    for config in list(configs.values()):
+        for key in config.sub_configs:
+            if (inner := getattr(config, key, None)) is not None:
+                configs[id(inner)] = inner
+    before = [(config, config._attn_implementation_internal) for config in configs.values()]
+    verbosity = transformers_logging.get_verbosity()
+    try:
+        transformers_logging.set_verbosity_error()
+        try:
+            model.set_attn_implementation(name)
+        except ValueError:
+            # A family that promises no support for sdpa keeps what it has.
+            if name == NAME:
+                raise
+        finally:
+            transformers_logging.set_verbosity(verbosity)
+        yield
+    finally:
+        for config, was in before:
+            config._attn_implementation_internal = was
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    indices: Tensor | None = None,
+    block_indices: Tensor | None = None,
+    is_causal: bool | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """Record, then attend: by sdpa where it can, in strips of queries where it cannot (soft-capping, sinks)."""
+    if indices is not None or block_indices is not None or hasattr(module, "indexer"):
+        raise NotMeasurable(f"{type(module).__name__} selects keys by their content: a swap would change the selection")
+    recorder = _recorder.get()
+    if recorder is not None:
+        recorder.add(
+            module, query, key, scaling=scaling, softcap=softcap, mask=attention_mask, position_bias=position_bias,
+            sinks=s_aux,
+        )  # fmt: skip
+    if softcap is None and s_aux is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, position_bias=position_bias
+        )
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return strip_attention(query, key, value, attention_mask, scaling, softcap, s_aux, position_bias), None
+
+
+def strip_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    strip: int = 128,
+) -> Tensor:
+    """Attention for what sdpa cannot do, a strip of queries at a time: never a whole T x T matrix. Returns B T H D."""
+    batch, heads, tokens, _ = query.shape
+    groups = heads // key.shape[1]
+    key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+    outputs = []
+    for start in range(0, tokens, strip):
+        rows = slice(start, min(start + strip, tokens))
+        logits = (query[:, :, rows] @ key.mT).float() * scaling
+        if softcap is not None:
+            logits = torch.tanh(logits / softcap) * softcap
+        if position_bias is not None:
+            logits = logits + position_bias[:, :, rows]
+        if mask is None:
+            places = torch.arange(tokens, device=query.device)
+            logits = logits.masked_fill(places > places[rows, None], -torch.inf)
+        elif mask.dtype == torch.bool:
+            logits = logits.masked_fill(~mask[:, :, rows], -torch.inf)
+        else:
+            logits = logits + mask[:, :, rows]
+        if sinks is not None:
+            extra = sinks.float().reshape(1, -1, 1, 1).expand(batch, heads, logits.shape[2], 1)
+            attention = torch.cat([logits, extra], dim=-1).softmax(-1)[..., :-1]
+        else:
+            attention = logits.softmax(-1)
+        outputs.append(attention.to(value.dtype) @ value)
+    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous()
+
+
+def _additive(mask: Tensor | None, chosen: list[int], seen: int) -> Tensor | None:
+    """Rows of a boolean or additive mask as what they add to the logits: 0 or -inf, or a finite bias."""
+    if mask is None:
+        return None
+    rows = mask[:, :, chosen if mask.shape[2] > 1 else [0] * len(chosen), :seen]
+    if rows.dtype == torch.bool:
+        return torch.zeros(rows.shape, device=rows.device).masked_fill(~rows, -torch.inf)
+    rows = rows.float()
+    return rows.masked_fill(rows < torch.finfo(mask.dtype).min / 4, -torch.inf)
+
+
+def _is_causal_only(bias: Tensor, chosen: list[int]) -> bool:
+    return all(not bias[:, :, row, : position + 1].any() for row, position in enumerate(chosen))
+
+
+def _owned(tensor: Tensor) -> Tensor:
+    """The tensor itself if it is all of its memory, else a copy: a view would keep the whole projection alive."""
+    return tensor if tensor.untyped_storage().nbytes() <= tensor.nbytes * 1.01 else tensor.clone()
+
+
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)

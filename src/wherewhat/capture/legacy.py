@@ -1,0 +1,136 @@
+"""Ways into the few families that do not ask the attention interface: GPT-J, CodeGen, GPT-NeoX-Japanese, Falcon,
+BLOOM and MPT. Each is a context manager that feeds the recorder and leaves the module as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from .hook import Recorder
+
+WayIn = Callable[["Recorder"], AbstractContextManager[None]]
+
+
+def ways_into(model: nn.Module) -> list[WayIn]:
+    """One way in for every attention module that needs one; empty for the families of the attention interface."""
+    ways = {
+        "GPTJAttention": _through_attn,
+        "CodeGenAttention": _through_attn,
+        "GPTNeoXJapaneseAttention": _through_attn,
+        "FalconAttention": _through_sdpa,
+        "BloomAttention": _through_bloom,
+        "MptAttention": _through_mpt,
+    }
+    found = ((ways.get(type(module).__name__), module) for module in model.modules())
+    return [partial(way, module) for way, module in found if way is not None]
+
+
+@contextmanager
+def _through_attn(module: Any, recorder: Recorder) -> Iterator[None]:
+    """Families with a method `_attn(query, key, value, attention_mask)`; their scale is an attribute."""
+    original = module._attn
+    scale = float(getattr(module, "scale_attn", None) or module.norm_factor)
+
+    def recorded(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
+        recorder.add(module, query, key, scaling=1 / scale, mask=attention_mask)
+        return original(query, key, value, attention_mask)
+
+    module._attn = recorded
+    try:
+        yield
+    finally:
+        del module._attn
+
+
+@contextmanager
+def _through_sdpa(module: nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Falcon calls torch's attention by its full name, so the function is replaced while the module runs."""
+    original = nn.functional.scaled_dot_product_attention
+
+    def recorded(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **rest: Any) -> Tensor:
+        recorder.add(module, query, key, scaling=rest.get("scale"), mask=attn_mask)
+        return original(query, key, value, attn_mask=attn_mask, **rest)
+
+    def enter(*_: object) -> None:
+        nn.functional.scaled_dot_product_attention = recorded
+
+    def leave(*_: object) -> None:
+        nn.functional.scaled_dot_product_attention = original
+
+    handles = [module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)]
+    try:
+        yield
+    finally:
+        leave()
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _through_bloom(module: Any, recorder: Recorder) -> Iterator[None]:
+    """BLOOM: queries and keys from the fused projection, ALiBi and mask from the module's arguments."""
+
+    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], fused: Tensor) -> None:
+        query, key, _ = module._reshape(fused)
+        given = arguments[0]
+        alibi = given["alibi"].unflatten(0, (len(query), -1)) * module.beta  # B H 1 T
+        recorder.add(
+            module, query, key, scaling=module.inv_norm_factor, mask=given["attention_mask"], position_bias=alibi
+        )
+
+    with _arguments_of(module, "hidden_states", "residual", "alibi", "attention_mask") as arguments:
+        handle = module.query_key_value.register_forward_hook(record, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+@contextmanager
+def _through_mpt(module: Any, recorder: Recorder) -> Iterator[None]:
+    """MPT: the same, with a boolean mask that is true where nothing may be seen."""
+
+    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], fused: Tensor) -> None:
+        if module.clip_qkv:
+            fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
+        query, key, _ = (part.unflatten(2, (module.n_heads, -1)).transpose(1, 2) for part in fused.chunk(3, dim=2))
+        given = arguments[0]
+        bias, mask = given["position_bias"], given["attention_mask"]
+        tokens = key.shape[2]
+        recorder.add(
+            module,
+            query,
+            key,
+            scaling=module.softmax_scale,
+            mask=None if mask is None else ~mask.bool(),
+            position_bias=None if bias is None else bias[None, :, -tokens:, -tokens:],
+        )
+
+    with _arguments_of(module, "hidden_states", "position_bias", "past_key_values", "attention_mask") as arguments:
+        handle = module.Wqkv.register_forward_hook(record, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+@contextmanager
+def _arguments_of(module: nn.Module, *names: str) -> Iterator[list[dict[str, Any]]]:
+    """The arguments that the module is running with, by name."""
+    current: list[dict[str, Any]] = [{}]
+
+    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        current[0] = dict.fromkeys(names) | dict(zip(names, args, strict=False)) | kwargs
+
+    handle = module.register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        yield current
+    finally:
+        handle.remove()
+        current[0] = {}

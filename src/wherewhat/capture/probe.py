@@ -1,0 +1,121 @@
+"""Measure how position turns a layer, instead of looking it up.
+
+The same short prompt runs at positions p and p + s. Contents do not change, so every key turns by s * angle. Fitting
+that turn, in both layouts, gives the layout, the turning dimensions, every angle and the layers that do not turn,
+with no code a family. What the model says of itself (`inv_freq`) is a hypothesis to be tested against the turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from ..core.rotation import Rotation
+
+# A turn is understood if what it leaves unexplained is below this share of the vectors' norm.
+UNEXPLAINED = {torch.float64: 1e-3, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The vectors of one layer at the base positions, and at the same positions moved by each shift."""
+
+    base: Tensor  # V T D
+    moved: dict[int, Tensor]
+
+    @property
+    def positions(self) -> Tensor:
+        return torch.arange(self.base.shape[1], device=self.base.device)
+
+    def unexplained(self, rotation: Rotation) -> float:
+        """What the rotation leaves unexplained, as a share of the vectors' norm; the worst of the shifts."""
+        content = rotation.turn(self.base, self.positions, back=True)
+        size = self.base.norm()
+        return max(
+            float((rotation.turn(content, self.positions + shift) - moved).norm() / size)
+            for shift, moved in self.moved.items()
+        )
+
+    def worst_key(self, rotation: Rotation) -> float:
+        """The largest deviation of a single coordinate, as a share of the largest coordinate."""
+        content = rotation.turn(self.base, self.positions, back=True)
+        largest = self.base.abs().max()
+        return max(
+            float((rotation.turn(content, self.positions + shift) - moved).abs().max() / largest)
+            for shift, moved in self.moved.items()
+        )
+
+
+def shifts_within(context: int, tokens: int) -> list[int]:
+    """1 sees the fast planes, the long ones see the slow ones; each can be unwrapped with the one before it."""
+    return [shift for shift in (1, 8, 64, 512, 4096) if shift + tokens <= context]
+
+
+def measure(turn: Turn, hypotheses: list[Tensor], dtype: torch.dtype) -> tuple[Rotation | None, float]:
+    """The rotation that explains a turn, and what it leaves unexplained; None if no rotation does."""
+    head_dim = turn.base.shape[-1]
+    tolerance = UNEXPLAINED[dtype]
+    still = Rotation.none(head_dim, turn.base.device)
+    best, rest = still, turn.unexplained(still)
+    if rest < tolerance / 10:
+        return still, rest
+    likely = sorted({len(angles) for angles in hypotheses if 2 * len(angles) <= head_dim})
+    others = [planes for planes in range(1, head_dim // 2 + 1) if planes not in likely]
+    for group in (likely, others):
+        for planes in group:
+            for start in {0, head_dim - 2 * planes}:
+                for layout in (Rotation.half_split, Rotation.interleaved):
+                    candidate = _fit(turn, layout(torch.zeros(planes, device=turn.base.device), head_dim, start))
+                    unexplained = turn.unexplained(candidate)
+                    if unexplained < rest / 2:
+                        best, rest = candidate, unexplained
+        if rest < tolerance:
+            return _settle(turn, best, rest, hypotheses)
+    return None, rest
+
+
+def hypotheses_of(model: nn.Module) -> list[Tensor]:
+    """What the model's own buffers say of its angles; frequencies that depend on the length are those in force now."""
+    stated = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")]
+    tables = [
+        buffer for name, buffer in model.named_buffers() if name.endswith("embed_positions") and buffer.dim() == 2
+    ]
+    # A table of (sin, cos) rows states its angles in row 1.
+    stated += [torch.asin(table[1, : table.shape[1] // 2].double().clamp(-1, 1)) for table in tables if len(table) > 1]
+    stated += [_geometric(2 * table.shape[1] // 2).to(table.device) for table in tables]
+    unique = {(len(angles), tuple(angles.flatten().tolist())): angles.flatten() for angles in stated}
+    return list(unique.values())
+
+
+def _geometric(dimensions: int, base: float = 10_000.0) -> Tensor:
+    return base ** (-torch.arange(0, dimensions, 2).float() / dimensions)
+
+
+def _fit(turn: Turn, rotation: Rotation) -> Rotation:
+    """The angles that turn the base best: the phase of each plane a shift, unwrapped from short shifts to long ones."""
+
+    def plane(vectors: Tensor) -> Tensor:
+        return torch.complex(vectors[..., rotation.first].double(), vectors[..., rotation.second].double())
+
+    base = plane(turn.base)
+    angles = torch.zeros(rotation.planes, dtype=torch.float64, device=turn.base.device)
+    for shift, moved in sorted(turn.moved.items()):
+        phase = (base.conj() * plane(moved)).sum((0, 1)).angle()
+        whole = torch.round((angles * shift - phase) / (2 * torch.pi))
+        angles = (phase + 2 * torch.pi * whole) / shift
+    return replace(rotation, angles=angles)
+
+
+def _settle(turn: Turn, fitted: Rotation, rest: float, hypotheses: list[Tensor]) -> tuple[Rotation, float]:
+    """The stated angles where the measurement confirms them (they carry more digits), else the measured ones."""
+    for stated in hypotheses:
+        if len(stated) != fitted.planes:
+            continue
+        for angles in (stated, -stated):
+            candidate = replace(fitted, angles=angles.to(turn.base.device).float())
+            unexplained = turn.unexplained(candidate)
+            if unexplained <= 1.5 * rest + 1e-6:
+                return candidate, unexplained
+    return fitted, rest

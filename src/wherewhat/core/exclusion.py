@@ -1,0 +1,96 @@
+"""The exclusion principle: a head that varies cannot be both positional and symbolic.
+
+Over all permutations of the keys, positional and symbolic deviation together are at least the variance of the head's
+logits. The papers' sum over N! permutations collapses to two sums over the placement table:
+
+    Var(diag M) <= ( sum_ab (M[a,b] - M[b,b])^2 + sum_ab (M[a,b] - M[a,a])^2 ) / N^2
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .placement import Placement
+from .scores import PIECE
+
+
+class Exclusion(NamedTuple):
+    """variance <= positional_deviation + symbolic_deviation, always."""
+
+    variance: Float[Tensor, "*lead"]
+    positional_deviation: Float[Tensor, "*lead"]
+    symbolic_deviation: Float[Tensor, "*lead"]
+
+    @property
+    def bound(self) -> Float[Tensor, "*lead"]:
+        return self.positional_deviation + self.symbolic_deviation
+
+
+def deviations(table: Float[Tensor, "*lead N N"]) -> tuple[Float[Tensor, "*lead N N"], Float[Tensor, "*lead N N"]]:
+    """How far each placement is from the logit its place has, and from the logit its content has.
+
+    >>> by_place, by_content = deviations(torch.tensor([[1.0, 5.0], [1.0, 5.0]]))   # logits stay put: positional
+    >>> by_place.abs().sum().item(), by_content.abs().sum().item()
+    (0.0, 8.0)
+    """
+    diagonal = table.diagonal(dim1=-2, dim2=-1)
+    return table - diagonal.unsqueeze(-2), table - diagonal.unsqueeze(-1)
+
+
+def exclusion(placement: Placement) -> Exclusion:
+    """Both sides of the inequality for every head, over the N keys before the query that it can see."""
+    flat, lead = placement.flat(), placement.lead
+    step = max(1, PIECE // max(1, flat.keys * flat.content.shape[-1]))
+    pieces = [_exclusion_piece(piece) for piece in flat.pieces(step)]
+    return Exclusion(*(torch.cat(parts).reshape(lead) for parts in zip(*pieces, strict=True)))
+
+
+def _exclusion_piece(placement: Placement) -> Exclusion:
+    """From the table's row, column and square sums, which the two halves give without the table itself.
+
+    In float64: a pure head's deviation is a small difference of large sums.
+    """
+    keys = placement.keys
+    seen = torch.ones(len(placement.content), keys, dtype=torch.bool, device=placement.content.device)
+    bias = placement.content.new_zeros(1, keys)
+    if placement.bias is not None:
+        seen = seen & ~placement.bias[:, :keys].isinf()
+        bias = placement.bias[:, :keys].masked_fill(placement.bias[:, :keys].isinf(), 0)
+    count = seen.sum(-1).double()
+    mask = seen.double()
+    if placement.softcap is None:
+        # A bias is one more coordinate: every content holds 1, place b holds bias[b].
+        content = torch.cat([placement.content[:, :keys], bias.new_ones(len(seen), keys, 1)], -1).double()
+        place = torch.cat([placement.place[:, :keys], bias[..., None].expand(len(placement.place), -1, 1)], -1).double()
+        content, place = content * mask[..., None], place * mask[..., None]
+        diagonal = (content * place).sum(-1)
+        by_place = (place @ content.sum(-2)[..., None]).squeeze(-1)
+        by_content = (content @ place.sum(-2)[..., None]).squeeze(-1)
+        squares = ((content.mT @ content) * (place.mT @ place)).sum((-1, -2))
+    else:
+        diagonal = (placement.logits()[:, :keys].masked_fill(~seen, 0)).double()
+        by_place, by_content, squares = _sums_of_table(placement, seen)
+    mean = diagonal.sum(-1) / count
+    variance = ((diagonal - mean[:, None]) ** 2 * mask).sum(-1) / count
+    own = count * (diagonal**2).sum(-1) + squares
+    positional = (own - 2 * (diagonal * by_place).sum(-1)) / count**2
+    symbolic = (own - 2 * (diagonal * by_content).sum(-1)) / count**2
+    return Exclusion(*(part.clamp(min=0).float() for part in (variance, positional, symbolic)))
+
+
+def _sums_of_table(placement: Placement, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Column sums, row sums and the sum of squares of a soft-capped table, a strip of contents at a time."""
+    keys = torch.arange(placement.keys, device=seen.device)
+    by_place, by_content = torch.zeros(2, *seen.shape, dtype=torch.float64, device=seen.device)
+    for contents in keys.split(max(1, PIECE // placement.keys)):
+        strip = placement.between(contents, keys).masked_fill(~seen[:, None], 0).double()
+        strip = strip * seen[:, contents, None]
+        by_place += strip.sum(-2)
+        by_content[:, contents] = strip.sum(-1)
+        squares = strip.square().sum((-1, -2))
+        total = squares if contents[0] == 0 else total + squares
+    return by_place, by_content, total

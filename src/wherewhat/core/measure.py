@@ -1,0 +1,138 @@
+"""From a trace to numbers: every head and every frequency of every layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..errors import BadInput
+from .exclusion import Exclusion
+from .exclusion import exclusion as placement_exclusion
+from .frequency import FrequencyUse
+from .frequency import frequency_use as placement_use
+from .placement import Placement
+from .scores import entropy as placement_entropy
+from .scores import score_blocks
+from .trace import Trace
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Positional and symbolic scores in [0, 1], and how many swaps were left out for want of attention."""
+
+    positional: Float[Tensor, "*axes"]
+    symbolic: Float[Tensor, "*axes"]
+    left_out: Float[Tensor, "*axes"]
+
+
+def score(
+    trace: Trace, blocks: Sequence[tuple[int, int]] | None = None, tau: float = 1e-4, without_first: bool = False
+) -> Scores:
+    """Where or what, for every head: (B, L, H).
+
+    `blocks` are spans (start, stop) of equal length before the query, None for one token a block; gaps are allowed.
+    `without_first` takes key 0, the usual attention sink, out of the softmax and of the blocks.
+
+    >>> scores = ww.score(ww.capture(model, input_ids), blocks=[(4, 9), (9, 14), (14, 19)])     # doctest: +SKIP
+    >>> scores.positional.shape
+    (B, L, H)
+    """
+    index = block_index(blocks, trace.keys, without_first)
+    check_tau(tau)
+
+    def of_layer(layer: int) -> tuple[Tensor, ...]:
+        placement = trace.placements(layer)
+        placement = placement.without_first() if without_first else placement
+        return tuple(score_blocks(placement, index.to(placement.content.device), tau))
+
+    return Scores(*_every_layer(trace, of_layer, extra_axes=0))
+
+
+def score_frequencies(
+    trace: Trace, blocks: Sequence[tuple[int, int]] | None = None, tau: float = 1e-4, without_first: bool = False
+) -> Scores:
+    """Where or what, for every frequency of every head taken alone: (B, L, H, F), ID 1 (fastest) first.
+
+    The dimensions that do not turn, if a model has any, are the last entry (ID 0, angle 0).
+    """
+    index = block_index(blocks, trace.keys, without_first)
+    check_tau(tau)
+
+    def of_layer(layer: int) -> tuple[Tensor, ...]:
+        placement = trace.placements(layer)
+        placement = placement.without_first() if without_first else placement
+        alone = score_blocks(placement.by_frequency(), index.to(placement.content.device), tau)
+        return tuple(trace.spread(part.float(), trace.attention[layer]) for part in alone)
+
+    return Scores(*_every_layer(trace, of_layer, extra_axes=1))
+
+
+def exclusion(trace: Trace) -> Exclusion:
+    """Both sides of the exclusion principle for every head: (B, L, H)."""
+    return Exclusion(*_every_layer(trace, lambda layer: tuple(placement_exclusion(trace.placements(layer))), 0))
+
+
+def entropy(trace: Trace) -> Float[Tensor, "B L H"]:
+    """How spread out each head's attention is: 1 is uniform."""
+    return _every_layer(trace, lambda layer: (placement_entropy(trace.placements(layer)),), 0)[0]
+
+
+def frequency_use(trace: Trace) -> FrequencyUse:
+    """How much every head uses every frequency: (B, L, H, F)."""
+
+    def of_layer(layer: int) -> tuple[Tensor, ...]:
+        use = placement_use(trace.placements(layer))
+        return tuple(trace.spread(part, trace.attention[layer]) for part in use)
+
+    return FrequencyUse(*_every_layer(trace, of_layer, extra_axes=1))
+
+
+def block_index(blocks: Sequence[tuple[int, int]] | None, keys: int, without_first: bool = False) -> Int[Tensor, "M W"]:
+    """The token indices of each block, after checking that the blocks can be swapped.
+
+    >>> block_index([(1, 3), (3, 5)], keys=6)
+    tensor([[1, 2],
+            [3, 4]])
+    """
+    spans = [(at, at + 1) for at in range(keys)] if blocks is None else [(int(a), int(b)) for a, b in blocks]
+    for start, stop in spans:
+        if start < 0 or stop <= start:
+            raise BadInput(f"block ({start}, {stop}) is empty or starts before the prompt")
+        if start <= keys < stop:
+            raise BadInput(f"block ({start}, {stop}) contains the query, which stands at {keys}")
+        if stop > keys:
+            raise BadInput(f"block ({start}, {stop}) exceeds the prompt: {keys} tokens stand before the query")
+    ordered = sorted(spans)
+    for (start, stop), (later, end) in zip(ordered, ordered[1:], strict=False):
+        if later < stop:
+            raise BadInput(f"blocks ({start}, {stop}) and ({later}, {end}) overlap")
+    lengths = {stop - start for start, stop in spans}
+    if len(lengths) > 1:
+        raise BadInput(f"blocks of different lengths {sorted(lengths)} cannot change places at level keys")
+    if without_first:
+        spans = [span for span in spans if span[0] > 0]
+    if len(spans) < 2:
+        raise BadInput(f"{len(spans)} block(s) to swap; at least two are needed")
+    return torch.tensor([range(start, stop) for start, stop in spans])
+
+
+def check_tau(tau: float) -> None:
+    if math.isnan(tau) or tau <= 0:
+        raise BadInput(f"tau must be positive, got {tau}; use float('inf') for the plain mean over swaps")
+
+
+def _every_layer(trace: Trace, of_layer: Callable[[int], tuple[Tensor, ...]], extra_axes: int) -> list[Tensor]:
+    """Stack what each layer gives along L; layers with fewer heads than the most are filled up with NaN."""
+    results = [of_layer(layer) for layer in range(len(trace.attention))]
+    heads = max(layer.queries.shape[1] for layer in trace.attention)
+
+    def padded(value: Tensor) -> Tensor:
+        missing = heads - value.shape[1]
+        return torch.nn.functional.pad(value.float(), (0, 0) * extra_axes + (0, missing), value=torch.nan)
+
+    return [torch.stack([padded(value).cpu() for value in part], dim=1) for part in zip(*results, strict=True)]

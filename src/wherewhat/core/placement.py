@@ -1,0 +1,160 @@
+"""The placement table: the logit that every content would get at every position. Everything else reads from it.
+
+The table is never stored whole. Each logit is a short inner product, content half times place half, so the two
+halves are kept and any part of the table is one small matrix product away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Placement:
+    """M[a, b] = softcap(content[a] . place[b]) + bias[b] over the N keys before the query and the query's own key.
+
+    Leading axes are (B, H) for heads and (B, H, F) for single frequencies; `place`, `bias` and `sink` broadcast.
+    The query's own key, index N, takes part in every softmax and in no swap. `bias` is what a position adds whatever
+    stands there: ALiBi slopes, and -inf outside a sliding window. `sink` is a learned extra logit of the normaliser.
+    """
+
+    content: Float[Tensor, "*lead keys R"]
+    place: Float[Tensor, "*#lead keys R"]
+    bias: Float[Tensor, "*#lead keys"] | None = None
+    softcap: float | None = None
+    sink: Float[Tensor, "*#lead"] | None = None
+
+    @property
+    def lead(self) -> torch.Size:
+        """The leading axes."""
+        return self.content.shape[:-2]
+
+    @property
+    def keys(self) -> int:
+        """N, the number of keys before the query."""
+        return self.content.shape[-2] - 1
+
+    @property
+    def windowed(self) -> bool:
+        """Whether some positions cannot be seen at all."""
+        return self.bias is not None and bool(torch.isinf(self.bias).any())
+
+    def logits(self) -> Float[Tensor, "*lead keys"]:
+        """The table's diagonal: the head's real logits, the query's own key last."""
+        return self._finish((self.content * self.place).sum(-1), slice(None), diagonal=True)
+
+    def log_attention(self) -> Float[Tensor, "*lead keys"]:
+        """The head's real attention row, as logarithms; with a sink it sums to less than one."""
+        logits = self.logits()
+        total = logits.logsumexp(-1, keepdim=True)
+        if self.sink is not None:
+            total = torch.logaddexp(total, self.sink.unsqueeze(-1))
+        return logits - total
+
+    def table(self) -> Float[Tensor, "*lead N N"]:
+        """The table itself, content x position. For looking at and for tests; the scores never need it whole."""
+        everything = torch.arange(self.keys, device=self.content.device)
+        return self.between(everything, everything)
+
+    def between(self, contents: Int[Tensor, " X"], places: Int[Tensor, " Y"]) -> Float[Tensor, "*lead X Y"]:
+        """The part of the table with these contents at these places."""
+        table = self.content[..., contents, :] @ self.place[..., places, :].mT
+        return self._finish(table, places)
+
+    def block_log_mass(
+        self, contents: Int[Tensor, "X W"], places: Int[Tensor, "Y W"], ceiling: float, workspace: Float[Tensor, " _"]
+    ) -> Float[Tensor, "*lead X Y"]:
+        """log S: how much unnormalised attention the content of each block draws on the places of each block.
+
+        S[x, y] sums exp(M) over the tokens of a block, first token on first place and so on. `ceiling` bounds |M|:
+        below 80 nothing can leave float32's range and the sum needs no protection. The largest intermediate is
+        written into `workspace`, since fresh memory for it would cost more time than the arithmetic.
+        """
+        content = self.content.index_select(-2, contents.T.flatten()).unflatten(-2, contents.T.shape)  # lead W X R
+        place = self.place.index_select(-2, places.T.flatten()).unflatten(-2, places.T.shape)
+        shape = (*content.shape[:-1], len(places))
+        logits = torch.matmul(content, place.mT, out=workspace[: math.prod(shape)].view(shape))
+        logits = self._finish(logits, places.T)  # lead W X Y
+        if shape[-3] == 1:
+            return logits.squeeze(-3).clone()
+        return logits.exp_().sum(-3).log_() if ceiling < 80 else logits.logsumexp(-3)
+
+    def ceiling(self) -> float:
+        """An upper bound of every finite |M[a, b]|, without the table: each plane at its best angle."""
+        reach = self.content.unflatten(-1, (-1, 2)).norm(dim=-1).sum(-1).max().item()
+        reach = reach if self.softcap is None else min(reach, self.softcap)
+        if self.bias is None:
+            return reach
+        return reach + self.bias.masked_fill(self.bias.isinf(), 0).abs().max().item()
+
+    def flat(self) -> Placement:
+        """All leading axes as one. What broadcasts stays small: row r of the heads uses row r modulo its length."""
+        axes = len(self.lead)
+
+        def merge(value: Tensor | None, trailing: int) -> Tensor | None:
+            if value is None:
+                return None
+            own = value.shape[value.dim() - trailing :]
+            lead = (1,) * (axes + trailing - value.dim()) + value.shape[: value.dim() - trailing]
+            shared = next((at for at, size in enumerate(lead) if size > 1), axes)
+            if lead[shared:] != self.lead[shared:]:
+                value, shared = value.expand(*self.lead, *own), 0
+            return value.reshape(-1, *own)
+
+        content = self.content.reshape(-1, *self.content.shape[-2:])
+        place = merge(self.place, 2)
+        assert place is not None
+        return replace(self, content=content, place=place, bias=merge(self.bias, 1), sink=merge(self.sink, 0))
+
+    def rows(self, chosen: range) -> Placement:
+        """Some of the heads of a flat placement, for work in pieces."""
+        device = self.content.device
+
+        def part(value: Tensor | None) -> Tensor | None:
+            if value is None or len(value) == 1:
+                return value
+            return value[torch.tensor(chosen, device=device) % len(value)]
+
+        place = part(self.place)
+        assert place is not None
+        content = self.content[chosen.start : chosen.stop : chosen.step]
+        return replace(self, content=content, place=place, bias=part(self.bias), sink=part(self.sink))
+
+    def pieces(self, size: int) -> Iterator[Placement]:
+        """A flat placement, at most `size` heads at a time."""
+        count = len(self.content)
+        return (self.rows(range(at, min(at + size, count))) for at in range(0, count, size))
+
+    def without_first(self) -> Placement:
+        """The same heads blind to key 0: it leaves the normaliser and every block."""
+        bias = self.content.new_zeros(self.keys + 1) if self.bias is None else self.bias.clone()
+        bias[..., 0] = -torch.inf
+        return replace(self, bias=bias)
+
+    def by_frequency(self) -> Placement:
+        """Each frequency as a head of its own, a rank-2 table; axis F joins the leading axes.
+
+        Soft-capping, sinks and finite biases belong to the head as a whole and are left out; positions that cannot
+        be seen stay unseen.
+        """
+        content = self.content.unflatten(-1, (-1, 2)).movedim(-2, -3)
+        place = self.place.unflatten(-1, (-1, 2)).movedim(-2, -3)
+        bias = None
+        if self.windowed:
+            assert self.bias is not None
+            bias = torch.zeros_like(self.bias).masked_fill(self.bias.isinf(), -torch.inf).unsqueeze(-2)
+        return Placement(content, place, bias)
+
+    def _finish(self, raw: Tensor, places: Tensor | slice, diagonal: bool = False) -> Tensor:
+        if self.softcap is not None:
+            raw = raw.div_(self.softcap).tanh_().mul_(self.softcap)
+        if self.bias is not None:
+            bias = self.bias[..., places]
+            raw += bias if diagonal else bias.unsqueeze(-2)
+        return raw

@@ -1,0 +1,125 @@
+"""What one forward pass leaves behind: for every attention layer the query, the keys and how position turns them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import BadInput
+from .placement import Placement
+from .rotation import Rotation
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """One attention layer seen from one or more queries, as the model computed it: tensors keep the model's dtype.
+
+    `bias` is what each position adds to the logits of each query (-inf where it cannot see), `sinks` a learned
+    extra logit a head.
+    """
+
+    index: int
+    queries: Float[Tensor, "B H Q D"]
+    keys: Float[Tensor, "B K T D"]
+    rotation: Rotation
+    scaling: float
+    softcap: float | None = None
+    bias: Float[Tensor, "#B #H Q T"] | None = None
+    sinks: Float[Tensor, " H"] | None = None
+
+    def placement(self, query: int, position: int) -> Placement:
+        """The placement table of every head (B, H) for the query in this row, which stands at this position."""
+        keys = self.keys[:, :, : position + 1].float()
+        places = torch.arange(position + 1, device=keys.device)
+        coupling = self.rotation.couple(self.queries[:, :, query].float(), keys, places) * self.scaling
+        bias = None if self.bias is None else self.bias[:, :, query, : position + 1].float()
+        return Placement(
+            content=coupling.flatten(-2),
+            place=self.rotation.wave(places).flatten(-2)[None, None],
+            bias=bias,
+            softcap=self.softcap,
+            sink=None if self.sinks is None else self.sinks.float()[None],
+        )
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A captured forward pass. `query` is the position of the query in use; `at` changes it.
+
+    `output` holds the model's logits after the last token, `check` the deviations that its self-check found.
+
+    >>> trace = ww.capture(model, input_ids)                        # doctest: +SKIP
+    >>> trace.placement(layer=0, head=3).shape                      # (B, N, N), content x position
+    """
+
+    attention: tuple[AttentionLayer, ...]
+    positions: tuple[int, ...]
+    query: int
+    output: Float[Tensor, "B V"] | None = None
+    check: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> list[int]:
+        """The indices, in the model, of the attention layers that the L axis counts."""
+        return [layer.index for layer in self.attention]
+
+    @property
+    def keys(self) -> int:
+        """N, the number of keys before the query."""
+        return self.query
+
+    @property
+    def batch(self) -> int:
+        return self.attention[0].queries.shape[0]
+
+    @property
+    def planes(self) -> int:
+        """How many turning planes the layer with the most has."""
+        return max(layer.rotation.planes for layer in self.attention)
+
+    @property
+    def angles(self) -> Float[Tensor, "L F"]:
+        """The angle of every entry of the F axis, a row a layer; NaN where a layer has no such entry."""
+        return torch.stack([self.spread(layer.rotation.all_angles(), layer) for layer in self.attention])
+
+    @property
+    def frequency_ids(self) -> list[int]:
+        """The F axis: 1 is the fastest plane; a last 0 stands for the dimensions that do not turn."""
+        resting = any(len(layer.rotation.still) for layer in self.attention)
+        return [*range(1, self.planes + 1), *([0] if resting else [])]
+
+    def at(self, position: int) -> Trace:
+        """The same forward pass seen from another of the captured queries; later tokens fall away."""
+        if position not in self.positions:
+            raise BadInput(f"position {position} was not captured; captured queries: {list(self.positions)}")
+        return replace(self, query=position)
+
+    def placements(self, layer: int) -> Placement:
+        """The placement tables of all heads of a layer, in factored form."""
+        return self.attention[layer].placement(self.positions.index(self.query), self.query)
+
+    def placement(self, layer: int, head: int) -> Float[Tensor, "B N N"]:
+        """The placement table of one head: the logit of every content (rows) at every position (columns)."""
+        if not -len(self.attention) <= layer < len(self.attention):
+            raise BadInput(f"layer {layer}: the model has {len(self.attention)} attention layers, counted from 0")
+        heads = self.attention[layer].queries.shape[1]
+        if not -heads <= head < heads:
+            raise BadInput(f"head {head}: layer {layer} has {heads} heads, counted from 0")
+        return self.placements(layer).flat().rows(range(head % heads, self.batch * heads, heads)).table()
+
+    def attention_rows(self, layer: int) -> Float[Tensor, "B H T"]:
+        """The attention of every head of a layer at the query, rebuilt from queries and keys."""
+        return self.placements(layer).log_attention().exp()
+
+    def spread(self, values: Float[Tensor, "*lead F"], layer: AttentionLayer) -> Float[Tensor, "*lead G"]:
+        """A layer's values laid on the F axis of the whole trace, NaN where the layer has nothing."""
+        planes = layer.rotation.planes
+        full = values.new_full((*values.shape[:-1], len(self.frequency_ids)), torch.nan)
+        full[..., :planes] = values[..., :planes]
+        if len(layer.rotation.still):
+            full[..., -1] = values[..., -1]
+        return full
