@@ -45,7 +45,8 @@ def exclusion(placement: Placement) -> Exclusion:
     """Both sides of the inequality for every head, over the N keys before the query that it can see."""
     flat, lead = placement.flat(), placement.lead
     step = max(1, PIECE // max(1, flat.keys * flat.content.shape[-1]))
-    pieces = [_exclusion_piece(piece) for piece in flat.pieces(step)]
+    chosen = torch.arange(len(flat.content), device=flat.content.device)
+    pieces = [_exclusion_piece(piece) for piece in map(flat.rows, chosen.split(step))]
     return Exclusion(*(torch.cat(parts).reshape(lead) for parts in zip(*pieces, strict=True)))
 
 
@@ -85,12 +86,11 @@ def _exclusion_piece(placement: Placement) -> Exclusion:
 def _sums_of_table(placement: Placement, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Column sums, row sums and the sum of squares of a soft-capped table, a strip of contents at a time."""
     keys = torch.arange(placement.keys, device=seen.device)
-    by_place, by_content = torch.zeros(2, *seen.shape, dtype=torch.float64, device=seen.device)
+    by_place, by_content, squares = (torch.zeros_like(seen, dtype=torch.float64) for _ in range(3))
     for contents in keys.split(max(1, PIECE // placement.keys)):
         strip = placement.between(contents, keys).masked_fill(~seen[:, None], 0).double()
         strip = strip * seen[:, contents, None]
         by_place += strip.sum(-2)
         by_content[:, contents] = strip.sum(-1)
-        squares = strip.square().sum((-1, -2))
-        total = squares if contents[0] == 0 else total + squares
-    return by_place, by_content, total
+        squares[:, contents] = strip.square().sum(-1)
+    return by_place, by_content, squares.sum(-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +16,6 @@ from .exclusion import Exclusion
 from .exclusion import exclusion as placement_exclusion
 from .frequency import FrequencyUse
 from .frequency import frequency_use as placement_use
-from .placement import Placement
 from .scores import entropy as placement_entropy
 from .scores import score_blocks
 from .trace import Trace
@@ -108,7 +108,7 @@ def block_index(blocks: Sequence[tuple[int, int]] | None, keys: int, without_fir
         if stop > keys:
             raise BadInput(f"block ({start}, {stop}) exceeds the prompt: {keys} tokens stand before the query")
     ordered = sorted(spans)
-    for (start, stop), (later, end) in zip(ordered, ordered[1:], strict=False):
+    for (start, stop), (later, end) in pairwise(ordered):
         if later < stop:
             raise BadInput(f"blocks ({start}, {stop}) and ({later}, {end}) overlap")
     lengths = {stop - start for start, stop in spans}

@@ -7,7 +7,6 @@ halves are kept and any part of the table is one small matrix product away.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -67,31 +66,26 @@ class Placement:
         table = self.content[..., contents, :] @ self.place[..., places, :].mT
         return self._finish(table, places)
 
-    def block_log_mass(
-        self, contents: Int[Tensor, "X W"], places: Int[Tensor, "Y W"], ceiling: float, workspace: Float[Tensor, " _"]
-    ) -> Float[Tensor, "*lead X Y"]:
-        """log S: how much unnormalised attention the content of each block draws on the places of each block.
+    def block_logits(
+        self, contents: Int[Tensor, "X W"], places: Int[Tensor, "Y W"], workspace: Float[Tensor, " _"]
+    ) -> Float[Tensor, "*lead W X Y"]:
+        """The logits of each block's tokens on each block's places, first token on first place and so on.
 
-        S[x, y] sums exp(M) over the tokens of a block, first token on first place and so on. `ceiling` bounds |M|:
-        below 80 nothing can leave float32's range and the sum needs no protection. The largest intermediate is
-        written into `workspace`, since fresh memory for it would cost more time than the arithmetic.
+        The result lives in `workspace`: fresh memory for it would cost more time than the arithmetic.
         """
-        content = self.content.index_select(-2, contents.T.flatten()).unflatten(-2, contents.T.shape)  # lead W X R
+        content = self.content.index_select(-2, contents.T.flatten()).unflatten(-2, contents.T.shape)
         place = self.place.index_select(-2, places.T.flatten()).unflatten(-2, places.T.shape)
         shape = (*content.shape[:-1], len(places))
         logits = torch.matmul(content, place.mT, out=workspace[: math.prod(shape)].view(shape))
-        logits = self._finish(logits, places.T)  # lead W X Y
-        if shape[-3] == 1:
-            return logits.squeeze(-3).clone()
-        return logits.exp_().sum(-3).log_() if ceiling < 80 else logits.logsumexp(-3)
+        return self._finish(logits, places.T)
 
-    def ceiling(self) -> float:
-        """An upper bound of every finite |M[a, b]|, without the table: each plane at its best angle."""
-        reach = self.content.unflatten(-1, (-1, 2)).norm(dim=-1).sum(-1).max().item()
-        reach = reach if self.softcap is None else min(reach, self.softcap)
+    def ceiling(self) -> Float[Tensor, "*lead"]:
+        """An upper bound of every finite |M[a, b]| of a head, without the table: each plane at its best angle."""
+        reach = self.content.unflatten(-1, (-1, 2)).norm(dim=-1).sum(-1).amax(-1)
+        reach = reach if self.softcap is None else reach.clamp(max=self.softcap)
         if self.bias is None:
             return reach
-        return reach + self.bias.masked_fill(self.bias.isinf(), 0).abs().max().item()
+        return reach + self.bias.masked_fill(self.bias.isinf(), 0).abs().amax(-1)
 
     def flat(self) -> Placement:
         """All leading axes as one. What broadcasts stays small: row r of the heads uses row r modulo its length."""
@@ -112,24 +106,15 @@ class Placement:
         assert place is not None
         return replace(self, content=content, place=place, bias=merge(self.bias, 1), sink=merge(self.sink, 0))
 
-    def rows(self, chosen: range) -> Placement:
+    def rows(self, chosen: Int[Tensor, " X"]) -> Placement:
         """Some of the heads of a flat placement, for work in pieces."""
-        device = self.content.device
 
         def part(value: Tensor | None) -> Tensor | None:
-            if value is None or len(value) == 1:
-                return value
-            return value[torch.tensor(chosen, device=device) % len(value)]
+            return value if value is None or len(value) == 1 else value[chosen % len(value)]
 
         place = part(self.place)
         assert place is not None
-        content = self.content[chosen.start : chosen.stop : chosen.step]
-        return replace(self, content=content, place=place, bias=part(self.bias), sink=part(self.sink))
-
-    def pieces(self, size: int) -> Iterator[Placement]:
-        """A flat placement, at most `size` heads at a time."""
-        count = len(self.content)
-        return (self.rows(range(at, min(at + size, count))) for at in range(0, count, size))
+        return replace(self, content=self.content[chosen], place=place, bias=part(self.bias), sink=part(self.sink))
 
     def without_first(self) -> Placement:
         """The same heads blind to key 0: it leaves the normaliser and every block."""

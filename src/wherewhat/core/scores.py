@@ -3,14 +3,14 @@
 A pair of blocks holds attention (d_i, d_j) before the swap and (d'_i, d'_j) after it. Attention that stays put is
 positional, cos(v', v) = 1; attention that follows the contents is symbolic, cos(v', (d_j, d_i)) = 1.
 
-Only the ratio within a pair matters for a cosine, so each pair is kept as one log-ratio y = log d'_i - log d'_j:
-the unit vector along v' is (sqrt(sigmoid(2y)), sqrt(sigmoid(-2y))), in range whatever the logits are. y is
-antisymmetric in (i, j), so one pass over ordered pairs needs the first component alone.
+With the placement table summed over blocks, S[i, j] = content of block i on the places of block j, a swap turns
+(S[i, i], S[j, j]) into (S[j, i], S[i, j]) up to one normaliser, which a cosine does not see.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -21,9 +21,11 @@ from .placement import Placement
 
 # Elements of the largest intermediate of one piece of work: 8 MB of float32.
 PIECE = 2**21
+# A head whose logits stay within this bound is scored with plain numbers: none leaves float32's range.
+GENTLE = 12.0
 # Exponents below this one add less than float32 can hold. Without it, products of tiny numbers fall among the
 # subnormal ones, which the processor handles a hundred times slower.
-FLOOR = -40.0
+FLOOR = -30.0
 
 
 class PairScores(NamedTuple):
@@ -38,12 +40,19 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], tau: float) -
     `blocks` holds the token indices of each block. A swap weighs softmax(|d_i - d_j| / tau); tau = inf is the plain
     mean. A pair with no mass before or after its swap is left out and counted.
     """
-    lead, flat = placement.lead, placement.flat()
-    tile = min(len(blocks), max(1, math.isqrt(PIECE // blocks.shape[1])))
-    step = max(1, PIECE // (tile**2 * blocks.shape[1]))
-    workspace = placement.content.new_empty(min(step, lead.numel()) * tile**2 * blocks.shape[1])
-    pieces = [_score_piece(piece, blocks, tau, tile, workspace) for piece in flat.pieces(step)]
-    return PairScores(*(torch.cat(parts).reshape(lead) for parts in zip(*pieces, strict=True)))
+    flat = placement.flat()
+    width = blocks.shape[1]
+    tile = min(len(blocks), max(1, math.isqrt(PIECE // width)))
+    step = max(1, PIECE // (tile**2 * width))
+    workspace = flat.content.new_empty(min(step, len(flat.content)) * tile**2 * width)
+    sums = flat.content.new_zeros(4, len(flat.content), dtype=torch.float64)
+    gentle = flat.ceiling() < GENTLE
+    for heads, sum_tile in ((gentle, _sum_gentle_tile), (~gentle, _sum_steep_tile)):
+        for chosen in heads.nonzero().flatten().split(step):
+            sums[:, chosen] = _sum_pairs(flat.rows(chosen), blocks, tau, tile, sum_tile, workspace)
+    positional, symbolic, weight, left_out = sums.reshape(4, *placement.lead)
+    scores = (total.div(weight).clamp(0, 1).float() for total in (positional, symbolic))
+    return PairScores(*scores, left_out.long())
 
 
 def block_log_attention(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead M"]:
@@ -58,50 +67,104 @@ def entropy(placement: Placement) -> Float[Tensor, "*lead"]:
     return -surprise.sum(-1) / math.log(placement.keys)
 
 
-def _score_piece(
-    placement: Placement, blocks: Int[Tensor, "M W"], tau: float, tile: int, workspace: Tensor
-) -> PairScores:
+def _sum_pairs(
+    placement: Placement,
+    blocks: Int[Tensor, "M W"],
+    tau: float,
+    tile: int,
+    sum_tile: Callable[..., None],
+    workspace: Float[Tensor, " _"],
+) -> Float[Tensor, "4 X"]:
+    """Sums over all unordered pairs: weighted positional and symbolic cosines, weights, and pairs left out."""
     log_d = block_log_attention(placement, blocks)
-    d = log_d.exp()
-    # The widest gap is between the largest and the smallest block: the softmax needs no pass to find its maximum.
-    widest = (d.amax(-1) - d.amin(-1))[:, None, None]
-    ceiling, windowed = placement.ceiling(), placement.windowed
-    sums = d.new_zeros(3, len(d), dtype=torch.float64)  # positional, symbolic, weight; each pair is met twice
-    left_out = d.new_zeros(len(d), dtype=torch.int64)
+    steepness = log_d.exp() / tau
+    # The widest gap is between the largest and the smallest block, and e^(|s_i - s_j| - widest) is the larger of two
+    # products of a factor of i and a factor of j: the softmax over pairs needs no exponential a pair.
+    rise = (steepness - steepness.amax(-1, keepdim=True)).clamp_(min=FLOOR).exp_()
+    fall = (steepness.amin(-1, keepdim=True) - steepness).clamp_(min=FLOOR).exp_()
+    sums = log_d.new_zeros(4, len(log_d), dtype=torch.float64)
     tiles = [slice(at, at + tile) for at in range(0, len(blocks), tile)]
     for number, rows in enumerate(tiles):
         for columns in tiles[number:]:
-            same = rows == columns
-            here = placement.block_log_mass(blocks[rows], blocks[columns], ceiling, workspace)
-            there = here if same else placement.block_log_mass(blocks[columns], blocks[rows], ceiling, workspace)
-            before = log_d[:, rows, None] - log_d[:, None, columns]
-            after = there.mT - here
-            weight = (d[:, rows, None] - d[:, None, columns]).abs_().sub_(widest).div_(tau)
-            weight = weight.clamp_(min=FLOOR).exp_()
-            if same:
-                weight.diagonal(dim1=-2, dim2=-1).zero_()
-            if windowed:
-                dead = before.isnan() | after.isnan()
-                if same:  # a block is no partner of its own
-                    dead.diagonal(dim1=-2, dim2=-1).zero_()
-                before, after, weight = before.nan_to_num(), after.nan_to_num(), weight.masked_fill(dead, 0)
-                left_out += dead.sum((-1, -2)) * (1 if same else 2)
-            mine, share = _unit(before), _unit(after) * weight
-            if same:
-                sums += _sums(share * mine, share * mine.mT, weight)
-            else:
-                theirs, rest = _unit(-before), _unit(-after) * weight
-                sums += _sums(share * mine + rest * theirs, share * theirs + rest * mine, 2 * weight)
-    positional, symbolic, weight = sums
-    return PairScores(
-        (2 * positional / weight).clamp(0, 1).to(d), (2 * symbolic / weight).clamp(0, 1).to(d), left_out // 2
-    )
+            weight = rise[:, rows, None] * fall[:, None, columns]
+            weight = torch.maximum(weight, fall[:, rows, None] * rise[:, None, columns])
+            if rows == columns:  # each pair twice, and no block with itself
+                weight.mul_(0.5).diagonal(dim1=-2, dim2=-1).zero_()
+            mine = blocks[rows]
+            spans = (mine, mine if rows == columns else blocks[columns])
+            sum_tile(sums, placement, spans, log_d[:, rows], log_d[:, columns], weight, workspace)
+    return sums
+
+
+def _sum_gentle_tile(
+    sums: Tensor,
+    placement: Placement,
+    spans: tuple[Tensor, Tensor],
+    log_mine: Float[Tensor, "X I"],
+    log_theirs: Float[Tensor, "X J"],
+    weight: Float[Tensor, "X I J"],
+    workspace: Tensor,
+) -> None:
+    """Both cosines share the factor weight / (|v| |v'|), so one table of that factor times S gives all sums."""
+    rows, columns = spans
+    same = rows is columns
+    here = placement.block_logits(rows, columns, workspace).exp_().sum(-3)
+    there = here if same else placement.block_logits(columns, rows, workspace).exp_().sum(-3)
+    mine, theirs = log_mine.exp(), log_theirs.exp()
+    largest = torch.maximum(mine.amax(-1, keepdim=True), theirs.amax(-1, keepdim=True))
+    mine, theirs = mine / largest, theirs / largest
+    norm = here.square()
+    norm = norm + (norm if same else there.square()).mT
+    norm.mul_(mine.square()[:, :, None] + theirs.square()[:, None, :]).rsqrt_()
+    if placement.windowed:
+        dead = norm.isinf()
+        _leave_out(sums, dead, weight, same)
+        norm = norm.masked_fill_(dead, 0)
+    sums[2] += weight.sum((-1, -2))
+    factor = norm.mul_(weight)
+    stay = factor * here
+    sums[0] += (stay.sum(-2) * theirs).sum(-1) * (2 if same else 1)
+    sums[1] += (stay.sum(-1) * mine).sum(-1) * (2 if same else 1)
+    if not same:
+        come = factor * there.mT
+        sums[0] += (come.sum(-1) * mine).sum(-1)
+        sums[1] += (come.sum(-2) * theirs).sum(-1)
+
+
+def _sum_steep_tile(
+    sums: Tensor,
+    placement: Placement,
+    spans: tuple[Tensor, Tensor],
+    log_mine: Float[Tensor, "X I"],
+    log_theirs: Float[Tensor, "X J"],
+    weight: Float[Tensor, "X I J"],
+    workspace: Tensor,
+) -> None:
+    """For logits of any size: only log-ratios y within a pair, as unit vectors along (1, e^y)."""
+    rows, columns = spans
+    same = rows is columns
+    here = placement.block_logits(rows, columns, workspace).logsumexp(-3)
+    there = here if same else placement.block_logits(columns, rows, workspace).logsumexp(-3)
+    before = log_theirs[:, None, :] - log_mine[:, :, None]
+    after = here - there.mT
+    if placement.windowed:
+        dead = before.isnan() | after.isnan()
+        _leave_out(sums, dead, weight, same)
+        before, after = before.nan_to_num_(), after.nan_to_num_()
+    sums[2] += weight.sum((-1, -2))
+    mine, theirs, stay, come = _unit(before), _unit(-before), _unit(after), _unit(-after)
+    sums[0] += ((stay * mine + come * theirs) * weight).sum((-1, -2))
+    sums[1] += ((stay * theirs + come * mine) * weight).sum((-1, -2))
 
 
 def _unit(log_ratio: Tensor) -> Tensor:
-    """The first component of the unit vector along (e^y, 1)."""
-    return (2 * log_ratio).clamp_(min=FLOOR).sigmoid_().sqrt_()
+    """The first component of the unit vector along (1, e^y), in range whatever y is."""
+    return (-2 * log_ratio).clamp_(min=FLOOR).sigmoid_().sqrt_()
 
 
-def _sums(*tables: Tensor) -> Float[Tensor, "3 X"]:
-    return torch.stack([table.sum((-1, -2)) for table in tables]).double()
+def _leave_out(sums: Tensor, dead: Tensor, weight: Tensor, same: bool) -> None:
+    """Take pairs that hold no mass before or after their swap out of the weights, and count them."""
+    weight.masked_fill_(dead, 0)
+    if same:  # a block is no partner of its own, and each pair is met twice
+        dead = dead & ~torch.eye(dead.shape[-1], dtype=torch.bool, device=dead.device)
+    sums[3] += dead.sum((-1, -2)) / (2 if same else 1)

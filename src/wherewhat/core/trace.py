@@ -109,7 +109,9 @@ class Trace:
         heads = self.attention[layer].queries.shape[1]
         if not -heads <= head < heads:
             raise BadInput(f"head {head}: layer {layer} has {heads} heads, counted from 0")
-        return self.placements(layer).flat().rows(range(head % heads, self.batch * heads, heads)).table()
+        placements = self.placements(layer)
+        of_head = torch.arange(head % heads, self.batch * heads, heads, device=placements.content.device)
+        return placements.flat().rows(of_head).table()
 
     def attention_rows(self, layer: int) -> Float[Tensor, "B H T"]:
         """The attention of every head of a layer at the query, rebuilt from queries and keys."""

@@ -1,0 +1,40 @@
+"""Prompts for benchmarks: statements of equal length in tokens after a preamble, one block a statement."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer
+
+WEIGHTS = Path(__file__).resolve().parents[2] / "shared" / "weights"
+NAMES = "Alice Bob Carol David Emma Frank Grace Henry Ivy Jack Kate Leo Mary Nick Olivia Paul Quinn Rose Sam Tom".split()
+COLORS = "red blue green black white brown pink gray orange purple yellow silver".split()
+PREAMBLE = "Here is a list of what people like."
+QUESTION = " What does Alice like? Alice likes"
+
+
+def binding_prompt(folder: Path, template: str, tokens: int) -> tuple[Tensor, list[tuple[int, int]]]:
+    """(1, T) token ids of about this many tokens, and one block a statement; statements have equal length."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    draw = random.Random(0)
+
+    def encode(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False).input_ids
+
+    pairs = [(name, color) for name in NAMES for color in COLORS]
+    draw.shuffle(pairs)
+    statements = [encode(template.format(name=name, color=color)) for name, color in pairs]
+    lengths = [len(statement) for statement in statements]
+    width = max(set(lengths), key=lengths.count)
+    statements = [statement for statement in statements if len(statement) == width]
+    bos = tokenizer.bos_token_id
+    ids = ([] if bos is None else [bos]) + encode(PREAMBLE)
+    question = encode(QUESTION)
+    blocks = []
+    while len(ids) + width + len(question) <= tokens:
+        blocks.append((len(ids), len(ids) + width))
+        ids += statements[len(blocks) % len(statements)]
+    return torch.tensor([ids + question]), blocks
