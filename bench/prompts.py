@@ -10,7 +10,9 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "shared" / "weights"
-NAMES = "Alice Bob Carol David Emma Frank Grace Henry Ivy Jack Kate Leo Mary Nick Olivia Paul Quinn Rose Sam Tom".split()
+NAMES = (
+    "Alice Bob Carol David Emma Frank Grace Henry Ivy Jack Kate Leo Mary Nick Olivia Paul Quinn Rose Sam Tom".split()
+)
 COLORS = "red blue green black white brown pink gray orange purple yellow silver".split()
 PREAMBLE = "Here is a list of what people like."
 QUESTION = " What does Alice like? Alice likes"

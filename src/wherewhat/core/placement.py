@@ -79,9 +79,23 @@ class Placement:
         logits = torch.matmul(content, place.mT, out=workspace[: math.prod(shape)].view(shape))
         return self._finish(logits, places.T)
 
+    def block_mass(
+        self, contents: Int[Tensor, "X W"], places: Int[Tensor, "Y W"], workspace: Float[Tensor, " _"]
+    ) -> Float[Tensor, "*lead X Y"]:
+        """S: how much unnormalised attention the content of each block draws on the places of each block."""
+        return self.block_logits(contents, places, workspace).exp_().sum(-3)
+
+    def block_log_mass(
+        self, contents: Int[Tensor, "X W"], places: Int[Tensor, "Y W"], workspace: Float[Tensor, " _"]
+    ) -> Float[Tensor, "*lead X Y"]:
+        """log S, for logits of any size."""
+        logits = self.block_logits(contents, places, workspace)
+        return logits.squeeze(-3).clone() if contents.shape[1] == 1 else logits.logsumexp(-3)
+
     def ceiling(self) -> Float[Tensor, "*lead"]:
         """An upper bound of every finite |M[a, b]| of a head, without the table: each plane at its best angle."""
-        reach = self.content.unflatten(-1, (-1, 2)).norm(dim=-1).sum(-1).amax(-1)
+        re, im = self.content.unflatten(-1, (-1, 2)).unbind(-1)
+        reach = re.square().addcmul_(im, im).sqrt_().sum(-1).amax(-1)
         reach = reach if self.softcap is None else reach.clamp(max=self.softcap)
         if self.bias is None:
             return reach
@@ -107,7 +121,9 @@ class Placement:
         return replace(self, content=content, place=place, bias=merge(self.bias, 1), sink=merge(self.sink, 0))
 
     def rows(self, chosen: Int[Tensor, " X"]) -> Placement:
-        """Some of the heads of a flat placement, for work in pieces."""
+        """Some of the heads of a flat placement, in their order, for work in pieces."""
+        if len(chosen) == len(self.content):
+            return self
 
         def part(value: Tensor | None) -> Tensor | None:
             return value if value is None or len(value) == 1 else value[chosen % len(value)]

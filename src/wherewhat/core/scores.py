@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .harmonics import WEAK, has_harmonics, interpolated_mass
 from .placement import Placement
 
 # Elements of the largest intermediate of one piece of work: 8 MB of float32.
@@ -46,18 +48,28 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], tau: float) -
     step = max(1, PIECE // (tile**2 * width))
     workspace = flat.content.new_empty(min(step, len(flat.content)) * tile**2 * width)
     sums = flat.content.new_zeros(4, len(flat.content), dtype=torch.float64)
-    gentle = flat.ceiling() < GENTLE
-    for heads, sum_tile in ((gentle, _sum_gentle_tile), (~gentle, _sum_steep_tile)):
-        for chosen in heads.nonzero().flatten().split(step):
+    ceiling = flat.ceiling()
+    weak = (ceiling < WEAK) & has_harmonics(flat)
+    gentle = (ceiling < GENTLE) & ~weak
+    regimes = (
+        (weak, partial(_sum_gentle_tile, interpolated_mass)),
+        (gentle, partial(_sum_gentle_tile, Placement.block_mass)),
+        (~weak & ~gentle, _sum_steep_tile),
+    )
+    for heads, sum_tile in regimes:
+        for chosen in filter(len, heads.nonzero().flatten().split(step)):
             sums[:, chosen] = _sum_pairs(flat.rows(chosen), blocks, tau, tile, sum_tile, workspace)
     positional, symbolic, weight, left_out = sums.reshape(4, *placement.lead)
-    scores = (total.div(weight).clamp(0, 1).float() for total in (positional, symbolic))
-    return PairScores(*scores, left_out.long())
+    positional, symbolic = (positional / weight).clamp(0, 1), (symbolic / weight).clamp(0, 1)
+    return PairScores(positional.float(), symbolic.float(), left_out.long())
 
 
 def block_log_attention(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead M"]:
     """log d: the logarithm of each block's mean attention."""
-    return placement.log_attention()[..., blocks].logsumexp(-1) - math.log(blocks.shape[1])
+    log_attention = placement.log_attention().index_select(-1, blocks.flatten()).unflatten(-1, blocks.shape)
+    if blocks.shape[1] == 1:
+        return log_attention.squeeze(-1)
+    return log_attention.logsumexp(-1) - math.log(blocks.shape[1])
 
 
 def entropy(placement: Placement) -> Float[Tensor, "*lead"]:
@@ -97,6 +109,7 @@ def _sum_pairs(
 
 
 def _sum_gentle_tile(
+    mass: Callable[..., Tensor],
     sums: Tensor,
     placement: Placement,
     spans: tuple[Tensor, Tensor],
@@ -108,8 +121,8 @@ def _sum_gentle_tile(
     """Both cosines share the factor weight / (|v| |v'|), so one table of that factor times S gives all sums."""
     rows, columns = spans
     same = rows is columns
-    here = placement.block_logits(rows, columns, workspace).exp_().sum(-3)
-    there = here if same else placement.block_logits(columns, rows, workspace).exp_().sum(-3)
+    here = mass(placement, rows, columns, workspace)
+    there = here if same else mass(placement, columns, rows, workspace)
     mine, theirs = log_mine.exp(), log_theirs.exp()
     largest = torch.maximum(mine.amax(-1, keepdim=True), theirs.amax(-1, keepdim=True))
     mine, theirs = mine / largest, theirs / largest
@@ -143,8 +156,8 @@ def _sum_steep_tile(
     """For logits of any size: only log-ratios y within a pair, as unit vectors along (1, e^y)."""
     rows, columns = spans
     same = rows is columns
-    here = placement.block_logits(rows, columns, workspace).logsumexp(-3)
-    there = here if same else placement.block_logits(columns, rows, workspace).logsumexp(-3)
+    here = placement.block_log_mass(rows, columns, workspace)
+    there = here if same else placement.block_log_mass(columns, rows, workspace)
     before = log_theirs[:, None, :] - log_mine[:, :, None]
     after = here - there.mT
     if placement.windowed:

@@ -1,0 +1,54 @@
+"""`make bench`: every benchmark, a table with ratios taken side by side, results kept in bench/results.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from pathlib import Path
+
+import torch
+import transformers
+from rich.console import Console
+from rich.table import Table
+
+from . import memory, overhead, published
+
+RESULTS = Path(__file__).parent / "results.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["published", "overhead", "memory"])
+    console = Console()
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results["machine"] = {
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    for part in parser.parse_args().parts:
+        with console.status(f"measuring: {part}"):
+            match part:
+                case "published":
+                    rows = [published.compare(17, 64), published.compare(65, 16), published.compare(129, 8)]
+                case "overhead":
+                    rows = [overhead.compare(case) for case in overhead.CASES]
+                case "memory":
+                    rows = [memory.compare()]
+                case _:
+                    parser.error(f"no benchmark {part!r}")
+        results[part] = rows
+        table = Table(*rows[0], title=part, title_justify="left", box=None)
+        for row in rows:
+            table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
+        console.print(table)
+        partial = RESULTS.with_suffix(".partial")
+        partial.write_text(json.dumps(results, indent=1) + "\n")
+        partial.replace(RESULTS)
+
+
+if __name__ == "__main__":
+    main()

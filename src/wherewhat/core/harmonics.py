@@ -1,0 +1,50 @@
+"""The table of a weak frequency, from a few places on the circle instead of all places in the prompt.
+
+A single frequency sees a place only through one phase, and what a content draws there, exp(r cos(phase - psi)), is a
+smooth function of it: its m-th harmonic is the Bessel number I_m(r). For r <= 2 the harmonics above 10 are below
+float32's last digit, so 21 equally spaced phases determine the value at every place, by trigonometric interpolation.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .placement import Placement
+
+# Up to this |logit| interpolation costs no more than the last digits: its rounding error grows like e^(2r).
+WEAK = 2.0
+NODES = 21
+
+
+def has_harmonics(placement: Placement) -> bool:
+    """Whether the placement holds single frequencies with nothing added to them."""
+    return placement.content.shape[-1] == 2 and placement.bias is None and placement.softcap is None
+
+
+def interpolated_mass(
+    placement: Placement, contents: Int[Tensor, "I W"], places: Int[Tensor, "J W"], workspace: Float[Tensor, " _"]
+) -> Float[Tensor, "X I J"]:
+    """S, as `block_mass` gives it, for weak single frequencies."""
+    blocks, width = contents.shape
+    own = placement.content.index_select(-2, contents.flatten()).unflatten(-2, (blocks, width))  # X I W 2
+    cos, sin = placement.place[:, None, :width].unbind(-1)  # the turn of the t-th token against the first
+    re, im = own.unbind(-1)
+    own = torch.stack([re * cos + im * sin, im * cos - re * sin], dim=-1)
+    nodes = torch.arange(NODES, device=own.device, dtype=torch.float64) * (2 * torch.pi / NODES)
+    circle = torch.stack([nodes.cos(), nodes.sin()]).to(own)  # 2 Q
+    size = own[..., 0].numel() * NODES
+    if size > len(workspace):
+        workspace = own.new_empty(size)
+    logits = torch.matmul(own, circle, out=workspace[:size].view(*own.shape[:-1], NODES))
+    return logits.exp_().sum(-2) @ _interpolation(placement.place[:, places[:, 0]], nodes).to(own)
+
+
+def _interpolation(first_place: Float[Tensor, "P J 2"], nodes: Float[Tensor, " Q"]) -> Float[Tensor, "P Q J"]:
+    """From values at the nodes to values at the places: the periodic sinc, sin(Q x / 2) / (Q sin(x / 2))."""
+    phase = torch.atan2(first_place[..., 1].double(), first_place[..., 0].double())[:, None]  # P 1 J
+    half = nodes[:, None] / 2
+    below = (phase / 2).sin() * half.cos() - (phase / 2).cos() * half.sin()
+    above = (NODES * phase / 2).sin() * (1 - 2 * (torch.arange(NODES, device=nodes.device) % 2))[:, None]
+    return torch.where(below.abs() < 1e-12, 1.0, above / (NODES * below))
