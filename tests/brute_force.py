@@ -18,11 +18,12 @@ def attention_modules(model: nn.Module, ids: Tensor) -> list[nn.Module]:
     seen: list[nn.Module] = []
 
     def look(module, _, output):
-        if isinstance(output, tuple) and any(isinstance(o, Tensor) and o.dim() == 4 for o in output[1:]):
+        parts = output[1:] if isinstance(output, tuple) else ()
+        if any(isinstance(o, Tensor) and o.dim() == 4 and o.shape[-2] == ids.shape[1] for o in parts):
             if not any(part in seen for part in module.modules()):
                 seen.append(module)
 
-    handles = [module.register_forward_hook(look) for module in model.modules() if "ttention" in type(module).__name__]
+    handles = [module.register_forward_hook(look) for module in model.modules()]
     with torch.no_grad():
         model(input_ids=ids, use_cache=False)
     for handle in handles:
@@ -40,10 +41,13 @@ def layer_around(model: nn.Module, attention: nn.Module) -> nn.Module:
     raise LookupError("attention outside any list of layers")
 
 
-def last_rows(model: nn.Module, ids: Tensor, attention: nn.Module, swaps: Tensor | None = None) -> Tensor:
+def last_rows(
+    model: nn.Module, ids: Tensor, attention: nn.Module, swaps: Tensor | None = None, inside: bool = False
+) -> Tensor:
     """The model's own last attention row (S, H, T) of one module, after each swap of hidden states before its layer.
 
-    `swaps` (S, T) holds for every swap the order in which the hidden states enter the layer.
+    `swaps` (S, T) holds for every swap the order in which the hidden states enter the layer. `inside` exchanges what
+    enters the attention module instead, for layers that attend to more than the hidden states that enter them.
     """
     rows: list[Tensor] = []
 
@@ -58,15 +62,25 @@ def last_rows(model: nn.Module, ids: Tensor, attention: nn.Module, swaps: Tensor
     with ExitStack() as stack, torch.no_grad():
         stack.callback(attention.register_forward_hook(read).remove)
         if swaps is not None:
-            layer = layer_around(model, attention)
+            layer = attention if inside else layer_around(model, attention)
             stack.callback(layer.register_forward_pre_hook(exchange, with_kwargs=True).remove)
             ids = ids.expand(len(swaps), -1)
         model(input_ids=ids, use_cache=False)
     return rows[0]
 
 
-def scores(model: nn.Module, ids: Tensor, blocks: list[tuple[int, int]], taus: list[float]) -> dict[float, Tensor]:
-    """For each tau the scores (2, L, H), positional first, of one prompt (1, T). The model must be set to eager."""
+def scores(
+    model: nn.Module,
+    ids: Tensor,
+    blocks: list[tuple[int, int]],
+    taus: list[float],
+    inside: bool = False,
+    shares: dict[nn.Module, Tensor] | None = None,
+) -> dict[float, Tensor]:
+    """For each tau the scores (2, L, H), positional first, of one prompt (1, T). The model must be set to eager.
+
+    `shares` (H) of a module: what its sinks leave to the keys, where its own rows do not say so.
+    """
     assert model.config._attn_implementation == "eager"
     pairs = list(itertools.combinations(range(len(blocks)), 2))
     orders = torch.arange(ids.shape[1]).repeat(len(pairs), 1)
@@ -80,7 +94,9 @@ def scores(model: nn.Module, ids: Tensor, blocks: list[tuple[int, int]], taus: l
     results: dict[float, list[Tensor]] = {tau: [] for tau in taus}
     for attention in attention_modules(model, ids):
         before = block_means(last_rows(model, ids, attention)[0].double())
-        after = block_means(last_rows(model, ids, attention, orders).double())
+        if shares and attention in shares:
+            before = before * shares[attention].double()[:, None]
+        after = block_means(last_rows(model, ids, attention, orders, inside).double())
         positional, symbolic, gaps = [], [], []
         for swapped, (i, j) in zip(after, pairs, strict=True):
             v, w = before[:, [i, j]], swapped[:, [i, j]]

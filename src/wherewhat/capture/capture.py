@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..core.trace import AttentionLayer, Trace
+from ..core.trace import Trace
 from ..errors import BadInput, NotMeasurable
 from .check import certify
 from .hook import Recorder, recording
@@ -48,27 +48,15 @@ def capture(
     recorder = Recorder(positions)
     with recording(model, recorder):
         output = model(input_ids=input_ids, use_cache=False, **_last_logits_only(model))
-    if len(recorder.records) != len(certificate.rotations):
+    if len(recorder.records) != len(certificate.positions):
         raise NotMeasurable(
-            f"{len(recorder.records)} attention calls captured, {len(certificate.rotations)} in the self-check"
+            f"{len(recorder.records)} attention calls captured, {len(certificate.positions)} in the self-check"
         )
     layers = []
-    for number, (record, rotation) in enumerate(zip(recorder.records, certificate.rotations, strict=True)):
+    for number, (record, where) in enumerate(zip(recorder.records, certificate.positions, strict=True)):
         if not (record.queries.isfinite().all() and record.keys.isfinite().all()):
             raise NotMeasurable(f"attention layer {number} gives NaN or infinite queries or keys on this prompt")
-        index = getattr(record.module, "layer_idx", None)
-        layers.append(
-            AttentionLayer(
-                index=number if index is None else index,
-                queries=record.queries,
-                keys=record.keys,
-                rotation=rotation,
-                scaling=record.scaling,
-                softcap=record.softcap,
-                bias=record.bias,
-                sinks=record.sinks,
-            )
-        )
+        layers.append(where.layer(record, number))
     return Trace(tuple(layers), tuple(positions), positions[-1], output.logits[:, -1].float(), certificate.deviation)
 
 
@@ -82,12 +70,14 @@ def check_input(model: PreTrainedModel, input_ids: Tensor) -> None:
         raise BadInput("the prompt is empty")
     if input_ids.shape[1] == 1:
         raise BadInput("the prompt has one token: a query needs keys before it")
-    device = model.get_input_embeddings().weight.device
+    embeddings = model.get_input_embeddings().weight
+    assert isinstance(embeddings, Tensor)
+    device = embeddings.device
     if device.type == "meta":
         raise BadInput("the model's weights are on the meta device: load them first")
     if input_ids.device != device:
         raise BadInput(f"the prompt is on {input_ids.device}, the model on {device}: move one to the other")
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    vocabulary = embeddings.shape[0]
     if not 0 <= int(input_ids.min()) <= int(input_ids.max()) < vocabulary:
         raise BadInput(f"token ids must lie in 0 to {vocabulary - 1}")
 

@@ -3,15 +3,15 @@
 1. Every attention layer that shows itself in the model's own eager pass was captured, with the same logits after it.
 2. The attention rows rebuilt from captured queries and keys are the model's own.
 3. Keys captured at p, turned to p + s, are the keys captured at p + s.
-4. A swap done by hand, contents exchanged before a layer and the layer run again, gives what the table foretells.
+4. Contents exchanged by hand before a layer, and the layer run again, give what the placement table foretells.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,22 +23,74 @@ from ..core.rotation import Rotation
 from ..core.trace import AttentionLayer
 from ..errors import NotMeasurable
 from .hook import Record, Recorder, implementation, quiet_evaluation, recording
-from .probe import UNEXPLAINED, Turn, hypotheses_of, measure, shifts_within
+from .probe import Turn, hypotheses_of, measure, shifts_within, stretches_of
 
-# What is tolerated: attention rows and swaps as a share of the row's spread, logits and keys of the largest.
+# What is tolerated: differences of attention logits as a share of their spread, of outputs and keys of the largest.
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-# Rows flatter than this are compared as if they had this spread: below it lies the noise of the number type.
-FLATTEST = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-TOKENS = 24
+# Attention logits that vary less than this are compared as if they varied by this: the rest is the number type's noise.
+FLATTEST = {torch.float64: 3e-2, torch.float32: 3e-2, torch.float16: 2e-1, torch.bfloat16: 5e-1}
+# Attention below this is not told apart: half precision has no digits left there.
+FAINTEST = {torch.float64: 1e-12, torch.float32: 1e-12, torch.float16: 1e-4, torch.bfloat16: 1e-12}
+# A prime number, lest a head dimension be taken for the length of the prompt.
+TOKENS = 23
+
+
+@dataclass(frozen=True)
+class Position:
+    """How position acts on one call of attention: a rotation, of keys divided by `stretch` where there is one.
+
+    A family that scales each dimension after turning it shows stretched keys. Dividing keys and multiplying queries
+    by the stretch leaves every logit as it is and makes the turn a rotation.
+    """
+
+    rotation: Rotation
+    stretch: Tensor | None = None
+
+    def layer(self, record: Record, number: int = 0) -> AttentionLayer:
+        queries, keys = record.queries, record.keys
+        if self.stretch is not None:
+            queries, keys = queries.float() * self.stretch, keys.float() / self.stretch
+        index = getattr(record.module, "layer_idx", None)
+        return AttentionLayer(
+            index=index if isinstance(index, int) else number,
+            queries=queries,
+            keys=keys,
+            rotation=self.rotation,
+            scaling=record.scaling,
+            softcap=record.softcap,
+            bias=record.bias,
+            sinks=record.sinks,
+        )
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What the self-check found: the rotation of each attention call, in order, and the largest deviations."""
+    """What the self-check found: how position acts on each attention call, in order, and the largest deviations."""
 
-    rotations: tuple[Rotation, ...]
+    positions: tuple[Position, ...]
     deviation: dict[str, float]
     absolute: bool
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The self-check's own prompt. Where angles depend on the length of a prompt, one more token stands at the far
+    end of the prompt in use: it sets the angles in force, and no other token sees it.
+    """
+
+    ids: Tensor  # 1 T, or 1 T+1 with the token at the far end
+    positions: Tensor | None
+    tokens: int
+
+    def run(self, model: PreTrainedModel, copies: int = 1, shifts: Tensor | None = None) -> Tensor:
+        """The logits after the last token of each copy; copy c stands `shifts[c]` positions further on."""
+        positions = self.positions
+        if shifts is not None:
+            start = torch.arange(self.tokens, device=self.ids.device) if positions is None else positions[0]
+            positions = start + shifts[:, None]
+            positions[:, self.tokens :] = start[self.tokens :]
+        inputs = {} if positions is None else {"position_ids": positions.expand(copies, -1)}
+        return forward(model, self.ids.expand(copies, -1), **inputs)[:, self.tokens - 1]
 
 
 _certificates: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Certificate]] = WeakKeyDictionary()
@@ -47,16 +99,11 @@ _certificates: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Certificate
 def certify(model: PreTrainedModel, length: int, again: bool = False) -> Certificate:
     """The certificate of a model, from memory if neither implementation, dtype nor device has changed since.
 
-    Angles that depend on the length of the prompt are measured at the length in use.
+    Angles that depend on the length of the prompt are measured each time: models remember the longest prompt so far.
     """
-    key = (
-        model.config._attn_implementation,
-        model.dtype,
-        model.device,
-        length if _angles_depend_on_length(model) else None,
-    )
+    key = (model.config._attn_implementation, model.dtype, model.device)
     known = _certificates.setdefault(model, {})
-    if again or key not in known:
+    if again or key not in known or angles_depend_on_length(model):
         known[key] = examine(model, length)
     return known[key]
 
@@ -68,163 +115,181 @@ def examine(model: PreTrainedModel, length: int) -> Certificate:
         raise NotMeasurable(
             f"{family}: weights of type {model.dtype} are not supported; use float32, bfloat16, float16"
         )
-    tolerance = TOLERANCE[model.dtype]
-    tokens = min(TOKENS, max(length, 8))
-    ids = _probe_tokens(model, tokens)
-    own_rows, own_logits = eager_pass(model, ids)
-    records, logits = captured_pass(model, ids)
-    _same_layers(family, own_rows, records)
-    _finite(family, records)
-
-    deviation = {"logits": _worst(logits, own_logits) / max(1e-30, float(own_logits.abs().max()))}
-    nothing = [Rotation.none(record.keys.shape[-1], record.keys.device) for record in records]
-    rows = [attention_row(record, still) for record, still in zip(records, nothing, strict=True)]
-    # Some families report their rows before the sink takes its share, so rows are compared as shares of the keys.
-    deviation["attention"] = max(
-        _row_deviation(_shares(row), _shares(own), model.dtype) for row, (_, own) in zip(rows, own_rows, strict=True)
-    )
-    for name, what in (("attention", "attention rows rebuilt from queries and keys"), ("logits", "logits")):
-        if not deviation[name] <= tolerance:
-            raise NotMeasurable(
-                f"{family}: {what} differ from the model's own by {deviation[name]:.2g} (tolerated: {tolerance:.0e})"
-            )
-    if embeds_positions(model, own_rows[0][0], ids):
-        return Certificate(tuple(nothing), deviation, absolute=True)
-
-    rotations, deviation["keys"] = measure_rotations(model, ids, length)
-    deviation["swap"] = swap_by_hand(model, ids, records, rotations)
-    if not deviation["swap"] <= tolerance:
-        raise NotMeasurable(
-            f"{family}: a swap done by hand differs from the placement table by {deviation['swap']:.2g} "
-            f"(tolerated: {tolerance:.0e})"
-        )
-    return Certificate(rotations, deviation, absolute=False)
-
-
-def measure_rotations(model: PreTrainedModel, ids: Tensor, length: int) -> tuple[tuple[Rotation, ...], float]:
-    """The rotation of every attention call, and the largest deviation of a key turned from p to p + s."""
-    family = model.config.model_type
-    depends = _angles_depend_on_length(model)
-    stated = getattr(model.config.get_text_config(), "max_position_embeddings", None) or length
-    tokens = ids.shape[1]
-    context = length if depends else max(min(stated, 8192), tokens + 1)
-    shifts = shifts_within(context, tokens)
-    positions = torch.arange(tokens, device=ids.device) + torch.tensor([0, *shifts], device=ids.device)[:, None]
-    probe = ids.expand(len(positions), -1)
-    if depends:
-        # One more token at the far end of the prompt in use, which no other token sees, sets the angles in force.
-        probe = torch.cat([probe, probe[:, :1]], dim=1)
-        positions = torch.cat([positions, torch.full_like(positions[:, :1], length - 1)], dim=1)
-    recorder = Recorder(range(tokens))
+    prompt = make_prompt(model, length)
+    recorder = Recorder([prompt.tokens - 1])
     with recording(model, recorder):
+        logits = prompt.run(model)
+    records = recorder.records
+    contents = entering_contents(model, prompt, records)
+    own_rows, own_logits = eager_pass(model, prompt, records, contents)
+    _same_layers(model, own_rows, records)
+    for number, record in enumerate(records):
+        if not (record.queries.isfinite().all() and record.keys.isfinite().all()):
+            raise NotMeasurable(f"{family}: attention layer {number} gives NaN or infinite queries or keys")
+
+    deviation = {"logits": _largest([_difference(logits, own_logits)])}
+    nowhere = tuple(Position(Rotation.none(record.keys.shape[-1], record.keys.device)) for record in records)
+    deviation["attention"] = _largest(
+        _row_difference(where.layer(record), prompt.tokens, own, model.dtype)
+        for where, record, (_, own) in zip(nowhere, records, own_rows, strict=True)
+    )
+    _accept(model, deviation, "attention", "attention rows rebuilt from queries and keys differ from the model's own")
+    _accept(model, deviation, "logits", "the model's logits change when its attention is captured")
+    if embeds_positions(model, own_rows[0][0], prompt):
+        return Certificate(nowhere, deviation, absolute=True)
+
+    positions, deviation["keys"] = measure_positions(model, prompt, length, records)
+    _accept(model, deviation, "keys", "keys turned by the measured angles differ from the model's own")
+    deviation["swap"] = exchange_by_hand(model, prompt, records, positions)
+    _accept(
+        model, deviation, "swap",
+        "logits are more than query times key of one token each, as contents exchanged by hand show: they differ from "
+        "the placement table",
+    )  # fmt: skip
+    return Certificate(positions, deviation, absolute=False)
+
+
+def measure_positions(
+    model: PreTrainedModel, prompt: Prompt, length: int, records: list[Record]
+) -> tuple[tuple[Position, ...], float]:
+    """How position acts on every attention call, and the largest deviation of a key turned from p to p + s.
+
+    Every layer is given the same contents at all shifts, so nothing that happens before it can disturb its turn.
+    """
+    family, tokens = model.config.model_type, prompt.tokens
+    stated = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or length
+    shifts = shifts_within(length if prompt.positions is not None else min(stated, 8192), tokens)
+    recorder = Recorder(range(tokens))
+
+    def same_contents(states: Tensor, _: int) -> Tensor:
+        return states[:1].expand_as(states).contiguous()
+
+    with recording(model, recorder), contents_changed(records, same_contents):
         try:
-            _forward(model, probe, position_ids=positions)
-        except (TypeError, ValueError):
+            prompt.run(model, len(shifts) + 1, torch.tensor([0, *shifts], device=prompt.ids.device))
+        except NotMeasurable as error:
+            if not isinstance(error.__cause__, (TypeError, ValueError)):
+                raise
             recorder.records.clear()
-            _forward(model, probe)  # the family takes no positions: what does not turn is then left to the swap
+            prompt.run(model, len(shifts) + 1)  # the family takes no positions: what turns is then left to the swap
     hypotheses = hypotheses_of(model)
-    rotations: list[Rotation] = []
-    worst = 0.0
-    for record in recorder.records:
-        vectors = torch.cat([record.queries, record.keys[:, :, :tokens]], dim=1).float()
-        turn = Turn(vectors[0], {shift: vectors[1 + at] for at, shift in enumerate(shifts)})
-        known = next((one for one in rotations[::-1] if _explains(turn, one, model.dtype)), None)
-        rotation, rest = (known, 0.0) if known is not None else measure(turn, hypotheses, model.dtype)
-        if rotation is None:
-            index = len(rotations)
+    positions: list[Position] = []
+    worst: list[float] = []
+    for number, record in enumerate(recorder.records):
+        keys = record.keys[:, :, :tokens].float()
+        turn = Turn(keys[0], {shift: keys[1 + at] for at, shift in enumerate(shifts)})
+        rest = 0.0
+        for stretch in [None, *stretches_of(record.module, keys.shape[-1])]:
+            rotation, left = measure(turn if stretch is None else turn.divided_by(stretch), hypotheses, model.dtype)
+            rest = left if stretch is None else rest
+            if rotation is not None:
+                positions.append(Position(rotation, stretch))
+                worst.append((turn if stretch is None else turn.divided_by(stretch)).worst_key(rotation))
+                break
+        else:
             raise NotMeasurable(
-                f"{family}: positions do not act on attention layer {index} as a rotation (unexplained: {rest:.2g}), "
+                f"{family}: positions do not act on attention layer {number} as a rotation (unexplained: {rest:.2g}), "
                 'so it cannot be measured at level "keys"'
             )
-        rotations.append(rotation)
-        worst = max(worst, turn.worst_key(rotation))
-    return tuple(rotations), worst
+    return tuple(positions), _largest(worst)
 
 
-def swap_by_hand(model: PreTrainedModel, ids: Tensor, records: list[Record], rotations: tuple[Rotation, ...]) -> float:
-    """Exchange two contents before each layer, run it again, compare with the table: the largest deviation.
+def exchange_by_hand(
+    model: PreTrainedModel, prompt: Prompt, records: list[Record], positions: tuple[Position, ...]
+) -> float:
+    """Reverse all contents before each layer, run it again, compare with the table: the largest deviation of a logit.
 
     One pass for all layers: the prompt is repeated once a layer, and layer l exchanges only in copy l.
     """
-    here, there = ids.shape[1] // 3, ids.shape[1] - 3
-    swapped = Recorder([ids.shape[1] - 1])
-    with recording(model, swapped), _exchange(records, here, there):
-        _forward(model, ids.expand(len(records), -1))
-    worst = 0.0
-    for copy, (record, again, rotation) in enumerate(zip(records, swapped.records, rotations, strict=True)):
-        placement = _layer(record, rotation).placement(0, ids.shape[1] - 1)
-        logits, table = placement.logits(), placement.table()
-        foretold = logits.clone()
-        foretold[..., here], foretold[..., there] = table[..., there, here], table[..., here, there]
-        normaliser = foretold.logsumexp(-1, keepdim=True)
-        if placement.sink is not None:
-            normaliser = torch.logaddexp(normaliser, placement.sink.unsqueeze(-1))
-        real = attention_row(again, rotation)[copy]
-        worst = max(worst, _row_deviation((foretold - normaliser).exp()[0], real, model.dtype))
-    return worst
+    query = prompt.tokens - 1
+    order = torch.cat([torch.arange(query).flip(0), torch.arange(query, prompt.ids.shape[1])]).to(prompt.ids.device)
+    exchanged = Recorder([query])
+
+    def reverse(states: Tensor, call: int) -> Tensor:
+        states = states.clone()
+        states[call] = states[call, order]
+        return states
+
+    with recording(model, exchanged), contents_changed(records, reverse):
+        prompt.run(model, len(records))
+    worst: list[float] = []
+    for call, (record, again, where) in enumerate(zip(records, exchanged.records, positions, strict=True)):
+        placement = where.layer(record).placement(0, query)
+        foretold, real = placement.logits(), where.layer(again).placement(0, query).logits()[call]
+        foretold[..., :query] = placement.table()[..., order[:query], torch.arange(query, device=order.device)]
+        # A layer may take its keys from an earlier one: then it is there that the contents were exchanged.
+        source = next((at for at in range(call) if torch.equal(records[at].keys, record.keys)), None)
+        if source is not None:
+            taken = replace(record, keys=exchanged.records[source].keys[source, None])
+            real = where.layer(taken).placement(0, query).logits()[0]
+        worst.append(_logit_difference(foretold[0], real, model.dtype))
+    return _largest(worst)
 
 
 @contextmanager
-def _exchange(records: list[Record], here: int, there: int) -> Iterator[None]:
-    """Before the n-th call of attention, exchange two contents of the n-th copy of the prompt."""
+def contents_changed(records: list[Record], change: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
+    """Change the hidden states that enter attention; `change` is told which call of attention it is."""
     calls = iter(range(len(records)))
 
-    def exchange(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        copy = next(calls, None)
-        states = args[0] if args else kwargs["hidden_states"]
-        if copy is None or not isinstance(states, Tensor):
+    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        call = next(calls, None)
+        states = args[0] if args else kwargs.get("hidden_states")
+        if call is None or not isinstance(states, Tensor):
             return args, kwargs
-        states = states.clone()
-        states[copy, [here, there]] = states[copy, [there, here]]
+        states = change(states, call)
         return ((states, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": states})
 
     with ExitStack() as stack:
         for module in {id(record.module): record.module for record in records}.values():
-            stack.callback(module.register_forward_pre_hook(exchange, with_kwargs=True).remove)
+            stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
         yield
 
 
-def eager_pass(model: PreTrainedModel, ids: Tensor) -> tuple[list[tuple[nn.Module, Tensor]], Tensor]:
-    """The model's own eager attention: the last row of every attention call that shows one, and the logits."""
-    tokens = ids.shape[1]
+def entering_contents(model: PreTrainedModel, prompt: Prompt, records: list[Record]) -> list[Tensor]:
+    """The hidden states that enter each call of attention when it is captured."""
+    contents: list[Tensor] = []
+
+    def keep(states: Tensor, _: int) -> Tensor:
+        contents.append(states)
+        return states
+
+    with recording(model, Recorder([0])), contents_changed(records, keep):
+        prompt.run(model)
+    return contents
+
+
+def eager_pass(
+    model: PreTrainedModel, prompt: Prompt, records: list[Record], contents: list[Tensor]
+) -> tuple[list[tuple[nn.Module, Tensor]], Tensor]:
+    """The model's own eager attention: the last row of every attention call that shows one, and the logits.
+
+    Each call is given the contents that it had when it was captured, so that rounding does not add up over layers.
+    Layers that hand the matrix of their attention module on are not counted again: modules end from the inside out.
+    """
+    tokens, width = prompt.tokens, prompt.ids.shape[1]
     seen: list[tuple[nn.Module, Tensor]] = []
+    shown: set[nn.Module] = set()
 
     def look(module: nn.Module, _: object, output: object) -> None:
-        parts = output if isinstance(output, tuple) else ()
-        for part in parts[1:]:
-            if isinstance(part, Tensor) and part.dim() == 4 and part.shape[-2] == tokens and part.shape[-1] >= tokens:
-                seen.append((module, part[:, :, -1, :tokens].float()))
-                return
+        for part in output[1:] if isinstance(output, tuple) else ():
+            if not (isinstance(part, Tensor) and part.dim() == 4 and part.shape[-2] == width <= part.shape[-1]):
+                continue
+            if not any(inner is not module and inner in shown for inner in module.modules()):
+                shown.add(module)
+                seen.append((module, part[:, :, tokens - 1, :tokens].float()))
+            return
 
     with ExitStack() as stack:
         stack.enter_context(quiet_evaluation(model))
         stack.enter_context(implementation(model, "eager"))
+        stack.enter_context(contents_changed(records, lambda _, call: contents[call]))
         for module in model.modules():
-            if re.search("attention|attn", type(module).__name__, re.IGNORECASE):
-                stack.callback(module.register_forward_hook(look).remove)
-        logits = _forward(model, ids)
-    inner = {id(part) for module, _ in seen for part in module.modules() if part is not module}
-    # An outer module that hands on what an inner one returned is the same attention shown twice.
-    outer = {
-        id(module) for module, _ in seen if any(id(part) in {id(m) for m, _ in seen} for part in module.children())
-    }
-    return [(module, row) for module, row in seen if id(module) not in outer or id(module) in inner], logits
+            stack.callback(module.register_forward_hook(look).remove)
+        logits = prompt.run(model)
+    return seen, logits
 
 
-def captured_pass(model: PreTrainedModel, ids: Tensor) -> tuple[list[Record], Tensor]:
-    """The same pass through our own attention: a record a call, and the logits."""
-    recorder = Recorder([ids.shape[1] - 1])
-    with recording(model, recorder):
-        logits = _forward(model, ids)
-    return recorder.records, logits
-
-
-def attention_row(record: Record, rotation: Rotation) -> Tensor:
-    """The attention (B, H, T) of the last captured query, rebuilt from queries and keys."""
-    return _layer(record, rotation).placement(0, record.keys.shape[2] - 1).log_attention().exp()
-
-
-def embeds_positions(model: PreTrainedModel, attention: nn.Module, ids: Tensor) -> bool:
+def embeds_positions(model: PreTrainedModel, attention: nn.Module, prompt: Prompt) -> bool:
     """Whether positions are added to the embeddings: one token repeated then enters the first layer in many ways."""
     first = _first_layer(model, attention)
     entered: list[Tensor] = []
@@ -237,13 +302,63 @@ def embeds_positions(model: PreTrainedModel, attention: nn.Module, ids: Tensor) 
     handle = first.register_forward_pre_hook(look, with_kwargs=True)
     try:
         with quiet_evaluation(model):
-            _forward(model, ids[:, :1].expand(-1, ids.shape[1]).contiguous())
+            replace(prompt, ids=prompt.ids[:, :1].expand_as(prompt.ids).contiguous()).run(model)
     finally:
         handle.remove()
-    if not entered:
-        return False
-    states = entered[0]
-    return _worst(states, states[..., :1, :].expand_as(states)) > 1e-3 * float(states.abs().max())
+    return bool(entered) and not _difference(entered[0], entered[0][..., :1, :].expand_as(entered[0])) <= 1e-3
+
+
+def forward(model: PreTrainedModel, ids: Tensor, **inputs: Tensor) -> Tensor:
+    """The logits (B, T, V); whatever a family's own code raises on a plain prompt becomes one sentence."""
+    try:
+        return model(input_ids=ids, use_cache=False, **inputs).logits.float()
+    except (NotMeasurable, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise NotMeasurable(
+            f"{model.config.model_type}: the model does not run on a plain prompt ({reason})"
+        ) from error
+
+
+def make_prompt(model: PreTrainedModel, length: int) -> Prompt:
+    """Random tokens, always the same; the lowest ids are left to padding and the like."""
+    embeddings = model.get_input_embeddings().weight
+    assert isinstance(embeddings, Tensor)
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    ids = torch.randint(
+        min(10, vocabulary // 2), vocabulary, (1, TOKENS + 1), generator=torch.Generator().manual_seed(0)
+    ).to(embeddings.device)
+    if not angles_depend_on_length(model):
+        return Prompt(ids[:, :TOKENS], None, TOKENS)
+    places = torch.arange(TOKENS + 1, device=ids.device)
+    places[-1] = max(length - 1, TOKENS)
+    return Prompt(ids, places[None], TOKENS)
+
+
+def angles_depend_on_length(model: nn.Module) -> bool:
+    kinds = (getattr(module, "rope_type", None) for module in model.modules())
+    return any(re.search("dynamic|longrope", str(kind)) for kind in kinds if kind is not None)
+
+
+def _same_layers(model: PreTrainedModel, own: list[tuple[nn.Module, Tensor]], records: list[Record]) -> None:
+    family = model.config.model_type
+    if not records:
+        names = sorted({type(module).__name__ for module in model.modules()})
+        attention = [name for name in names if re.search("attention|attn", name, re.IGNORECASE)]
+        if not own and not attention:
+            raise NotMeasurable(f"{family}: the model has no attention layers")
+        raise NotMeasurable(f"{family}: its attention ({', '.join(attention)}) does not use the attention interface")
+    if len(own) != len(records):
+        raise NotMeasurable(
+            f"{family}: {len(records)} attention calls captured, but {len(own)} attention matrices shown by the model "
+            "to compare them with"
+        )
+    for (module, row), record in zip(own, records, strict=True):
+        if row.shape[-1] != record.keys.shape[2]:
+            raise NotMeasurable(f"{family}: keys are not one a token")
+        if module is not record.module or row.shape[1] != record.queries.shape[1]:
+            raise NotMeasurable(f"{family}: the captured calls of attention are not those that the model shows")
 
 
 def _first_layer(model: nn.Module, attention: nn.Module) -> nn.Module:
@@ -257,66 +372,36 @@ def _first_layer(model: nn.Module, attention: nn.Module) -> nn.Module:
     return attention
 
 
-def _forward(model: PreTrainedModel, ids: Tensor, **inputs: Tensor) -> Tensor:
-    output = model(input_ids=ids, use_cache=False, **inputs)
-    return output.logits.float()
+def _accept(model: PreTrainedModel, deviation: dict[str, float], name: str, otherwise: str) -> None:
+    tolerance = TOLERANCE[model.dtype]
+    if not deviation[name] <= tolerance:
+        raise NotMeasurable(
+            f"{model.config.model_type}: {otherwise} by {deviation[name]:.2g} (tolerated: {tolerance:.0e})"
+        )
 
 
-def _probe_tokens(model: PreTrainedModel, tokens: int) -> Tensor:
-    """Random tokens, always the same; the lowest ids are left to padding and the like."""
-    vocabulary = model.config.get_text_config().vocab_size
-    low = min(10, vocabulary // 2)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(low, vocabulary, (1, tokens), generator=generator)
-    return ids.to(model.get_input_embeddings().weight.device)
+def _row_difference(layer: AttentionLayer, tokens: int, own: Tensor, dtype: torch.dtype) -> float:
+    """Rows are compared as logarithms of shares of the keys: some families report them before a sink takes its part."""
+    row = layer.placement(0, tokens - 1).log_attention().exp()
+    row, own = (part / part.sum(-1, keepdim=True) for part in (row, own))
+    return _logit_difference(row.clamp(min=FAINTEST[dtype]).log(), own.clamp(min=FAINTEST[dtype]).log(), dtype)
 
 
-def _layer(record: Record, rotation: Rotation) -> AttentionLayer:
-    return AttentionLayer(
-        0, record.queries, record.keys, rotation, record.scaling, record.softcap, record.bias, record.sinks
-    )
+def _logit_difference(logits: Tensor, real: Tensor, dtype: torch.dtype) -> float:
+    """The largest difference of two rows of logits, as a share of how much the real one varies."""
+    if not torch.equal(logits.isneginf(), real.isneginf()):
+        return torch.inf
+    seen = ~real.isneginf()
+    spread = real.masked_fill(~seen, -torch.inf).amax(-1) - real.masked_fill(~seen, torch.inf).amin(-1)
+    difference = (logits - real).masked_fill(~seen, 0).abs().amax(-1) / spread.clamp(min=FLATTEST[dtype])
+    return float(difference.nan_to_num(nan=torch.inf).max())
 
 
-def _same_layers(family: str, own: list[tuple[nn.Module, Tensor]], records: list[Record]) -> None:
-    if not own and not records:
-        raise NotMeasurable(f"{family}: the model shows no attention to measure")
-    if not records:
-        raise NotMeasurable(f"{family}: the family ignores the attention interface, so nothing was captured")
-    if len(own) != len(records):
-        raise NotMeasurable(f"{family}: {len(records)} attention calls captured, but the model shows {len(own)}")
-    for (module, row), record in zip(own, records, strict=True):
-        if module is not record.module or row.shape[1] != record.queries.shape[1]:
-            raise NotMeasurable(f"{family}: the captured calls of attention are not those that the model shows")
-        if row.shape[-1] != record.keys.shape[2]:
-            raise NotMeasurable(f"{family}: keys are not one a token")
+def _difference(one: Tensor, other: Tensor) -> float:
+    """The largest difference, as a share of the largest number."""
+    return float((one - other).abs().max() / other.abs().max().clamp(min=1e-30))
 
 
-def _finite(family: str, records: list[Record]) -> None:
-    for index, record in enumerate(records):
-        if not (record.queries.isfinite().all() and record.keys.isfinite().all()):
-            raise NotMeasurable(f"{family}: attention layer {index} gives NaN or infinite queries or keys")
-
-
-def _angles_depend_on_length(model: nn.Module) -> bool:
-    kinds = (getattr(module, "rope_type", None) for module in model.modules())
-    return any(re.search("dynamic|longrope", str(kind)) for kind in kinds if kind is not None)
-
-
-def _explains(turn: Turn, rotation: Rotation, dtype: torch.dtype) -> bool:
-    if rotation.head_dim != turn.base.shape[-1]:
-        return False
-    return turn.unexplained(rotation) < UNEXPLAINED[dtype] / (1 if rotation.planes else 10)
-
-
-def _shares(row: Tensor) -> Tensor:
-    return row / row.sum(-1, keepdim=True)
-
-
-def _row_deviation(row: Tensor, real: Tensor, dtype: torch.dtype) -> float:
-    """The largest difference of two attention rows, as a share of how much the real one varies."""
-    spread = (real.amax(-1) - real.amin(-1)).clamp(min=FLATTEST[dtype])
-    return float(((row - real).abs().amax(-1) / spread).nan_to_num(nan=torch.inf).max())
-
-
-def _worst(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max())
+def _largest(values: Iterable[float]) -> float:
+    """The largest, where one that is not a number counts as infinite: Python's max would pass over it."""
+    return max((value if value == value else torch.inf for value in values), default=0.0)

@@ -60,6 +60,8 @@ class Recorder:
         """Keep the queries asked for, the keys up to the last of them, and their rows of mask and bias."""
         chosen = list(self.positions)
         seen = max(chosen) + 1
+        if self.records and self.records[-1].module is module and torch.equal(self.records[-1].keys, key[:, :, :seen]):
+            return  # differential attention asks once for each half of its values, with the same queries and keys
         bias = _additive(mask, chosen, seen)
         if position_bias is not None:
             extra = position_bias[:, :, chosen if position_bias.shape[2] > 1 else [0] * len(chosen), :seen].float()
@@ -132,6 +134,10 @@ def implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
                 raise
         finally:
             transformers_logging.set_verbosity(verbosity)
+        if name == "eager":
+            # Families older than the interface refuse to be set, but read this when they run.
+            for config, _ in before:
+                config._attn_implementation_internal = name
         yield
     finally:
         for config, was in before:
@@ -155,20 +161,24 @@ def attend(
     **_: object,
 ) -> tuple[Tensor, None]:
     """Record, then attend: by sdpa where it can, in strips of queries where it cannot (soft-capping, sinks)."""
-    if indices is not None or block_indices is not None or hasattr(module, "indexer"):
+    if indices is not None or block_indices is not None or getattr(module, "indexer", None) is not None:
         raise NotMeasurable(f"{type(module).__name__} selects keys by their content: a swap would change the selection")
+    if getattr(module, "compressor", None) is not None:
+        raise NotMeasurable(f"{type(module).__name__} compresses keys: they are not one a token")
     recorder = _recorder.get()
     if recorder is not None:
         recorder.add(
             module, query, key, scaling=scaling, softcap=softcap, mask=attention_mask, position_bias=position_bias,
             sinks=s_aux,
         )  # fmt: skip
+    if attention_mask is None and is_causal is None:
+        is_causal = True  # no mask means that the causal one was left to the attention function
     if softcap is None and s_aux is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, position_bias=position_bias
         )
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return strip_attention(query, key, value, attention_mask, scaling, softcap, s_aux, position_bias), None
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return strip_attention(query, key, value, attention_mask, scale, softcap, s_aux, position_bias), None
 
 
 def strip_attention(

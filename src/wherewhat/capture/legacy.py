@@ -1,5 +1,5 @@
-"""Ways into the few families that do not ask the attention interface: GPT-J, CodeGen, GPT-NeoX-Japanese, Falcon,
-BLOOM and MPT. Each is a context manager that feeds the recorder and leaves the module as it was.
+"""Ways into the few families that do not ask the attention interface: GPT-J, CodeGen, GPT-NeoX-Japanese, GPT-Neo,
+Falcon, BLOOM and MPT. Each is a context manager that feeds the recorder and leaves the module as it was.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def ways_into(model: nn.Module) -> list[WayIn]:
         "GPTJAttention": _through_attn,
         "CodeGenAttention": _through_attn,
         "GPTNeoXJapaneseAttention": _through_attn,
+        "GPTNeoSelfAttention": _through_attn,
         "FalconAttention": _through_sdpa,
         "BloomAttention": _through_bloom,
         "MptAttention": _through_mpt,
@@ -33,12 +35,18 @@ def ways_into(model: nn.Module) -> list[WayIn]:
 
 @contextmanager
 def _through_attn(module: Any, recorder: Recorder) -> Iterator[None]:
-    """Families with a method `_attn(query, key, value, attention_mask)`; their scale is an attribute."""
+    """Families with a method `_attn(query, key, value, attention_mask)`; their scale is an attribute.
+
+    GPT-Neo has no scale, and a mask of its own for the layers that see a window.
+    """
     original = module._attn
-    scale = float(getattr(module, "scale_attn", None) or module.norm_factor)
+    scale = float(getattr(module, "scale_attn", None) or getattr(module, "norm_factor", 1))
 
     def recorded(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
-        recorder.add(module, query, key, scaling=1 / scale, mask=attention_mask)
+        mask, tokens = attention_mask, key.shape[2]
+        if isinstance(window := getattr(module, "bias", None), Tensor) and window.dtype == torch.bool:
+            mask = window[:, :, :tokens, :tokens]
+        recorder.add(module, query, key, scaling=1 / scale, mask=mask)
         return original(query, key, value, attention_mask)
 
     module._attn = recorded
@@ -99,7 +107,7 @@ def _through_mpt(module: Any, recorder: Recorder) -> Iterator[None]:
     def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], fused: Tensor) -> None:
         if module.clip_qkv:
             fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
-        query, key, _ = (part.unflatten(2, (module.n_heads, -1)).transpose(1, 2) for part in fused.chunk(3, dim=2))
+        query, key, _value = (part.unflatten(2, (module.n_heads, -1)).transpose(1, 2) for part in fused.chunk(3, dim=2))
         given = arguments[0]
         bias, mask = given["position_bias"], given["attention_mask"]
         tokens = key.shape[2]

@@ -29,6 +29,9 @@ class Turn:
     def positions(self) -> Tensor:
         return torch.arange(self.base.shape[1], device=self.base.device)
 
+    def divided_by(self, stretch: Tensor) -> Turn:
+        return Turn(self.base / stretch, {shift: moved / stretch for shift, moved in self.moved.items()})
+
     def unexplained(self, rotation: Rotation) -> float:
         """What the rotation leaves unexplained, as a share of the vectors' norm; the worst of the shifts."""
         content = rotation.turn(self.base, self.positions, back=True)
@@ -87,6 +90,12 @@ def hypotheses_of(model: nn.Module) -> list[Tensor]:
     stated += [_geometric(2 * table.shape[1] // 2).to(table.device) for table in tables]
     unique = {(len(angles), tuple(angles.flatten().tolist())): angles.flatten() for angles in stated}
     return list(unique.values())
+
+
+def stretches_of(module: nn.Module, head_dim: int) -> list[Tensor]:
+    """What may scale each dimension of a key after it was turned: a norm's weights, as the module states them."""
+    stated = [weight.detach().float() for name, weight in module.named_parameters() if name.endswith("norm.weight")]
+    return [weight for weight in stated if weight.shape == (head_dim,) and weight.abs().min() > 1e-6]
 
 
 def _geometric(dimensions: int, base: float = 10_000.0) -> Tensor:
