@@ -1,0 +1,87 @@
+"""Position turns each plane of a head by its own angle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from torch.testing import assert_close
+
+from known_layers import known_layers, random_layer
+from wherewhat.core.rotation import Rotation
+
+LAYOUTS = [
+    Rotation.half_split(torch.tensor([1.0, 0.3, 0.01]), head_dim=6),
+    Rotation.interleaved(torch.tensor([1.0, 0.3, 0.01]), head_dim=6),
+    Rotation.half_split(torch.tensor([1.0, 0.3]), head_dim=7),
+    Rotation.interleaved(torch.tensor([1.0, -0.3]), head_dim=7, start=3),
+    Rotation.none(head_dim=4),
+]
+
+
+@pytest.mark.parametrize("rotation", LAYOUTS, ids=repr)
+def test_turning_forth_and_back_changes_nothing(rotation):
+    vectors = torch.randn(2, 50, rotation.head_dim)
+    positions = torch.arange(50) * 37
+    assert_close(rotation.turn(rotation.turn(vectors, positions), positions, back=True), vectors)
+
+
+@pytest.mark.parametrize("rotation", LAYOUTS, ids=repr)
+def test_turns_add_up(rotation):
+    vectors = torch.randn(2, 50, rotation.head_dim)
+    positions, shift = torch.arange(50), torch.full((50,), 13)
+    twice = rotation.turn(rotation.turn(vectors, positions), shift)
+    # Phases reach 63 radians, and float32 rounds them to 63 * 6e-8.
+    assert_close(twice, rotation.turn(vectors, positions + shift), atol=3e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rotation", LAYOUTS, ids=repr)
+def test_a_turn_keeps_lengths_and_what_stands_still(rotation):
+    vectors = torch.randn(20, rotation.head_dim)
+    turned = rotation.turn(vectors, torch.arange(20))
+    assert_close(turned.norm(dim=-1), vectors.norm(dim=-1))
+    assert torch.equal(turned[:, rotation.still], vectors[:, rotation.still])
+
+
+def test_the_layouts_differ_only_in_the_order_of_dimensions():
+    angles = torch.tensor([1.0, 0.3, 0.01])
+    half, interleaved = Rotation.half_split(angles, 6), Rotation.interleaved(angles, 6)
+    vectors = torch.randn(8, 6)
+    order = torch.tensor([0, 3, 1, 4, 2, 5])
+    positions = torch.arange(8)
+    assert_close(half.turn(vectors, positions)[:, order], interleaved.turn(vectors[:, order], positions))
+
+
+@given(known_layers())
+def test_turn_is_the_rotation_matrix_of_each_position(layer):
+    turned = layer.rotation().turn(layer.contents.float(), torch.arange(layer.tokens))
+    assert_close(turned, layer.captured().keys, atol=1e-5, rtol=1e-5)
+
+
+@given(known_layers(biased=False))
+def test_couple_and_wave_give_the_logit_of_any_content_at_any_place(layer):
+    captured, positions = layer.captured(), torch.arange(layer.tokens)
+    rotation = captured.rotation
+    coupling = rotation.couple(captured.queries[:, :, -1], captured.keys, positions)
+    logits = torch.einsum("bhafx,pfx->bhap", coupling, rotation.wave(positions)) * captured.scaling
+    by_hand = replace(layer, softcap=None)
+    assert_close(logits[:, :, :-1, :-1].double(), by_hand.table(), atol=1e-4, rtol=1e-5)
+
+
+def test_far_positions_are_turned_as_float32_models_turn_them():
+    """A model multiplies position and angle in float32; at 100,000 the exact product would be another phase."""
+    rotation = Rotation.half_split(torch.tensor([0.7]), head_dim=2)
+    position = torch.tensor([100_003])
+    phase = position.float() * torch.tensor(0.7)
+    assert_close(rotation.turn(torch.tensor([[1.0, 0.0]]), position), torch.stack([phase.cos(), phase.sin()], dim=-1))
+
+
+def test_the_axis_of_frequencies_ends_with_what_does_not_turn():
+    rotation = Rotation.half_split(torch.tensor([1.0, 0.3]), head_dim=7)
+    assert rotation.head_dim == 7
+    assert rotation.frequencies == 3
+    assert_close(rotation.all_angles(), torch.tensor([1.0, 0.3, 0.0]))
+    assert list(rotation.still) == [4, 5, 6]
+    assert random_layer(planes=2).rotation().frequencies == 2
