@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ..core.trace import Trace
 from ..errors import BadInput, NotMeasurable
 from .check import certify
-from .hook import Recorder, recording
+from .hook import Recorder, last_logits_only, recording
 
 
 def capture(
@@ -30,15 +30,18 @@ def capture(
     measured right; level "prompt" also takes models whose positions live in the residual stream.
 
     >>> trace = ww.capture(model, tokenizer(text, return_tensors="pt").input_ids)      # doctest: +SKIP
-    >>> ww.score(trace).symbolic[0, 12, 3]          # prompt 0, layer 12, head 3
+    >>> ww.score(trace).symbolic[0, 12, 3]                                             # doctest: +SKIP
     """
     if level not in ("keys", "prompt"):
         raise BadInput(f'level is "keys" or "prompt", got {level!r}')
     check_input(model, input_ids)
     tokens = input_ids.shape[1]
-    positions = [position + tokens if position < 0 else position for position in queries]
-    if not positions or not all(0 < position < tokens for position in positions):
-        raise BadInput(f"queries {list(queries)} must be positions 1 to {tokens - 1} of the prompt")
+    try:
+        positions = [range(tokens)[position] for position in queries]
+    except (TypeError, IndexError) as error:
+        raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {queries}") from error
+    if not positions or 0 in positions:
+        raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {list(queries)}")
     certificate = certify(model, tokens, again=check)
     if certificate.absolute and level == "keys":
         raise NotMeasurable(
@@ -47,7 +50,7 @@ def capture(
         )
     recorder = Recorder(positions)
     with recording(model, recorder):
-        output = model(input_ids=input_ids, use_cache=False, **_last_logits_only(model))
+        output = model(input_ids=input_ids, use_cache=False, **last_logits_only(model))
     if len(recorder.records) != len(certificate.positions):
         raise NotMeasurable(
             f"{len(recorder.records)} attention calls captured, {len(certificate.positions)} in the self-check"
@@ -64,6 +67,8 @@ def check_input(model: PreTrainedModel, input_ids: Tensor) -> None:
     """One clear sentence for each way in which a prompt can be wrong."""
     if not isinstance(model, PreTrainedModel):
         raise BadInput(f"expected a Hugging Face causal language model, got {type(model).__name__}")
+    if not isinstance(input_ids, Tensor) or input_ids.is_floating_point() or input_ids.dtype == torch.bool:
+        raise BadInput(f"input_ids must be a tensor of whole numbers (batch, tokens), got {type(input_ids).__name__}")
     if input_ids.dim() != 2:
         raise BadInput(f"input_ids must have the shape (batch, tokens), got {tuple(input_ids.shape)}")
     if input_ids.shape[0] == 0 or input_ids.shape[1] == 0:
@@ -80,7 +85,3 @@ def check_input(model: PreTrainedModel, input_ids: Tensor) -> None:
     vocabulary = embeddings.shape[0]
     if not 0 <= int(input_ids.min()) <= int(input_ids.max()) < vocabulary:
         raise BadInput(f"token ids must lie in 0 to {vocabulary - 1}")
-
-
-def _last_logits_only(model: PreTrainedModel) -> dict[str, int]:
-    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}

@@ -22,7 +22,7 @@ def load(
     """Load a causal language model for measuring; nothing from the hub is executed unless asked for.
 
     >>> model = ww.load("HuggingFaceTB/SmolLM2-135M")        # doctest: +SKIP
-    >>> model = ww.load("models/SmolLM2.Q4_1.gguf")          # beside its config.json and tokenizer
+    >>> model = ww.load("models/SmolLM2.Q4_1.gguf")          # doctest: +SKIP
     """
     path = Path(name)
     if path.suffix == ".gguf":
@@ -38,10 +38,13 @@ def load(
     else:
         source, options["revision"] = str(name), revision
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, trust_remote_code=trust_remote_code, **options
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True, **options
         )
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BadInput(f"{name}: cannot be loaded ({reason})") from error
+    if missing := sorted(report["missing_keys"]):
+        # transformers would draw them at random, and their heads would be scored as if they had learnt something.
+        raise BadInput(f"{name}: {len(missing)} weights are missing, among them {missing[0]}")
     return model.eval()

@@ -66,7 +66,9 @@ def _exclusion_piece(placement: Placement) -> Exclusion:
     if placement.softcap is None:
         # A bias is one more coordinate: every content holds 1, place b holds bias[b].
         content = torch.cat([placement.content[:, :keys], bias.new_ones(len(seen), keys, 1)], -1).double()
-        place = torch.cat([placement.place[:, :keys], bias[..., None].expand(len(placement.place), -1, 1)], -1).double()
+        rows = max(len(placement.place), len(bias))
+        halves = (placement.place[:, :keys], bias[..., None])
+        place = torch.cat([half.expand(rows, -1, -1) for half in halves], -1).double()
         content, place = content * mask[..., None], place * mask[..., None]
         diagonal = (content * place).sum(-1)
         by_place = (place @ content.sum(-2)[..., None]).squeeze(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,8 +40,8 @@ def score(
     `without_first` takes key 0, the usual attention sink, out of the softmax and of the blocks.
 
     >>> scores = ww.score(ww.capture(model, input_ids), blocks=[(4, 9), (9, 14), (14, 19)])     # doctest: +SKIP
-    >>> scores.positional.shape
-    (B, L, H)
+    >>> scores.positional.shape                                                                # doctest: +SKIP
+    torch.Size([B, L, H])
     """
     index = block_index(blocks, trace.keys, without_first)
     check_tau(tau)
@@ -99,7 +100,7 @@ def block_index(blocks: Sequence[tuple[int, int]] | None, keys: int, without_fir
     tensor([[1, 2],
             [3, 4]])
     """
-    spans = [(at, at + 1) for at in range(keys)] if blocks is None else [(int(a), int(b)) for a, b in blocks]
+    spans = [(at, at + 1) for at in range(keys)] if blocks is None else [_span(block) for block in blocks]
     for start, stop in spans:
         if start < 0 or stop <= start:
             raise BadInput(f"block ({start}, {stop}) is empty or starts before the prompt")
@@ -119,6 +120,14 @@ def block_index(blocks: Sequence[tuple[int, int]] | None, keys: int, without_fir
     if len(spans) < 2:
         raise BadInput(f"{len(spans)} block(s) to swap; at least two are needed")
     return torch.tensor([range(start, stop) for start, stop in spans])
+
+
+def _span(block: Sequence[int]) -> tuple[int, int]:
+    try:
+        start, stop = map(operator.index, block)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"a block is a pair (start, stop) of token positions, got {block!r}") from error
+    return start, stop
 
 
 def check_tau(tau: float) -> None:

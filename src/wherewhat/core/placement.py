@@ -24,10 +24,10 @@ class Placement:
     """
 
     content: Float[Tensor, "*lead keys R"]
-    place: Float[Tensor, "*#lead keys R"]
-    bias: Float[Tensor, "*#lead keys"] | None = None
+    place: Float[Tensor, "... keys R"]
+    bias: Float[Tensor, "... keys"] | None = None
     softcap: float | None = None
-    sink: Float[Tensor, "*#lead"] | None = None
+    sink: Float[Tensor, "*_"] | None = None
 
     @property
     def lead(self) -> torch.Size:
@@ -122,15 +122,14 @@ class Placement:
 
     def rows(self, chosen: Int[Tensor, " X"]) -> Placement:
         """Some of the heads of a flat placement, in their order, for work in pieces."""
-        if len(chosen) == len(self.content):
-            return self
 
         def part(value: Tensor | None) -> Tensor | None:
             return value if value is None or len(value) == 1 else value[chosen % len(value)]
 
         place = part(self.place)
         assert place is not None
-        return replace(self, content=self.content[chosen], place=place, bias=part(self.bias), sink=part(self.sink))
+        content = self.content if len(chosen) == len(self.content) else self.content[chosen]
+        return replace(self, content=content, place=place, bias=part(self.bias), sink=part(self.sink))
 
     def without_first(self) -> Placement:
         """The same heads blind to key 0: it leaves the normaliser and every block."""

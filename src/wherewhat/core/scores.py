@@ -48,7 +48,7 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], tau: float) -
     step = max(1, PIECE // (tile**2 * width))
     workspace = flat.content.new_empty(min(step, len(flat.content)) * tile**2 * width)
     sums = flat.content.new_zeros(4, len(flat.content), dtype=torch.float64)
-    ceiling = flat.ceiling()
+    ceiling = placement.ceiling().expand(placement.lead).flatten()
     weak = (ceiling < WEAK) & has_harmonics(flat)
     gentle = (ceiling < GENTLE) & ~weak
     regimes = (
@@ -76,7 +76,7 @@ def entropy(placement: Placement) -> Float[Tensor, "*lead"]:
     """Entropy of the attention on the keys before the query, as a share of log N: 1 is uniform, 0 one key."""
     log_attention = placement.logits()[..., :-1].log_softmax(-1)
     surprise = log_attention.exp() * log_attention.nan_to_num(neginf=0)
-    return -surprise.sum(-1) / math.log(placement.keys)
+    return -surprise.sum(-1) / math.log(max(placement.keys, 2))
 
 
 def _sum_pairs(
@@ -89,11 +89,11 @@ def _sum_pairs(
 ) -> Float[Tensor, "4 X"]:
     """Sums over all unordered pairs: weighted positional and symbolic cosines, weights, and pairs left out."""
     log_d = block_log_attention(placement, blocks)
-    steepness = log_d.exp() / tau
+    d, tau = log_d.exp(), max(tau, torch.finfo(log_d.dtype).tiny)
     # The widest gap is between the largest and the smallest block, and e^(|s_i - s_j| - widest) is the larger of two
     # products of a factor of i and a factor of j: the softmax over pairs needs no exponential a pair.
-    rise = (steepness - steepness.amax(-1, keepdim=True)).clamp_(min=FLOOR).exp_()
-    fall = (steepness.amin(-1, keepdim=True) - steepness).clamp_(min=FLOOR).exp_()
+    rise = ((d - d.amax(-1, keepdim=True)) / tau).clamp_(min=FLOOR).exp_()
+    fall = ((d.amin(-1, keepdim=True) - d) / tau).clamp_(min=FLOOR).exp_()
     sums = log_d.new_zeros(4, len(log_d), dtype=torch.float64)
     tiles = [slice(at, at + tile) for at in range(0, len(blocks), tile)]
     for number, rows in enumerate(tiles):
@@ -125,6 +125,7 @@ def _sum_gentle_tile(
     there = here if same else mass(placement, columns, rows, workspace)
     mine, theirs = log_mine.exp(), log_theirs.exp()
     largest = torch.maximum(mine.amax(-1, keepdim=True), theirs.amax(-1, keepdim=True))
+    largest = largest.clamp(min=torch.finfo(largest.dtype).tiny)
     mine, theirs = mine / largest, theirs / largest
     norm = here.square()
     norm = norm + (norm if same else there.square()).mT

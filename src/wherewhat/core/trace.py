@@ -53,7 +53,7 @@ class Trace:
     `output` holds the model's logits after the last token, `check` the deviations that its self-check found.
 
     >>> trace = ww.capture(model, input_ids)                        # doctest: +SKIP
-    >>> trace.placement(layer=0, head=3).shape                      # (B, N, N), content x position
+    >>> trace.placement(layer=0, head=3)                            # doctest: +SKIP
     """
 
     attention: tuple[AttentionLayer, ...]
