@@ -19,9 +19,9 @@ def attention_modules(model: nn.Module, ids: Tensor) -> list[nn.Module]:
 
     def look(module, _, output):
         parts = output[1:] if isinstance(output, tuple) else ()
-        if any(isinstance(o, Tensor) and o.dim() == 4 and o.shape[-2] == ids.shape[1] for o in parts):
-            if not any(part in seen for part in module.modules()):
-                seen.append(module)
+        shows = any(isinstance(o, Tensor) and o.dim() == 4 and o.shape[-2] == ids.shape[1] for o in parts)
+        if shows and not any(part in seen for part in module.modules()):
+            seen.append(module)
 
     handles = [module.register_forward_hook(look) for module in model.modules()]
     with torch.no_grad():

@@ -43,6 +43,7 @@ INSIDE = {
     "zamba": "attention also reads the embeddings",
     "zamba2": "attention also reads the embeddings",
 }
+NOTES = {"falcon": "with ALiBi refused: eager attention of this transformers adds the bias twice"}
 NOT_BUILT = {
     "gemma3n": "its image part needs the package timm; its text part is gemma3n_text",
     "gemma4_assistant": "it drafts for another model, whose hidden states and keys it needs",
@@ -88,7 +89,7 @@ def measure(family: str) -> Row:
         return Row(family, verdict, "none", "", features(model, trace), {**trace.check}, reason)
     deviation = {**trace.check, "scores": deviation_of_scores(family, model, ids, trace)}
     right = all(value <= (SCORED if name == "scores" else CHECKED) for name, value in deviation.items())
-    reason = f"contents exchanged before attention: {INSIDE[family]}" if family in INSIDE else ""
+    reason = f"contents exchanged before attention: {INSIDE[family]}" if family in INSIDE else NOTES.get(family, "")
     still = [layer.index for layer in trace.attention if not layer.rotation.planes]
     nope = "all" if len(still) == len(trace.attention) else ", ".join(map(str, still))
     return Row(

@@ -22,10 +22,11 @@ from transformers import PreTrainedModel
 from ..core.rotation import Rotation
 from ..core.trace import AttentionLayer
 from ..errors import NotMeasurable
-from .hook import Record, Recorder, implementation, quiet_evaluation, recording
-from .probe import Turn, hypotheses_of, measure, shifts_within, stretches_of
+from .hook import Record, Recorder, implementation, last_logits_only, quiet_evaluation, recording
+from .probe import Turn, hypotheses_of, measure, shifts_within, stated_angles, stretches_of
 
-# What is tolerated: differences of attention logits as a share of their spread, of outputs and keys of the largest.
+# What is tolerated: differences of attention logits as a share of their spread, of keys as a share of the largest, of
+# the model's logits as a share of their norm.
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 # Attention logits that vary less than this are compared as if they varied by this: the rest is the number type's noise.
 FLATTEST = {torch.float64: 3e-2, torch.float32: 3e-2, torch.float16: 2e-1, torch.bfloat16: 5e-1}
@@ -83,14 +84,19 @@ class Prompt:
     tokens: int
 
     def run(self, model: PreTrainedModel, copies: int = 1, shifts: Tensor | None = None) -> Tensor:
-        """The logits after the last token of each copy; copy c stands `shifts[c]` positions further on."""
+        """The logits (1, T, V) after all tokens of a single copy; copy c stands `shifts[c]` positions further on.
+
+        After all tokens: the last sees every other one, so it alone would not tell if causality were lost.
+        """
         positions = self.positions
         if shifts is not None:
             start = torch.arange(self.tokens, device=self.ids.device) if positions is None else positions[0]
             positions = start + shifts[:, None]
             positions[:, self.tokens :] = start[self.tokens :]
-        inputs = {} if positions is None else {"position_ids": positions.expand(copies, -1)}
-        return forward(model, self.ids.expand(copies, -1), **inputs)[:, self.tokens - 1]
+        inputs: dict[str, Any] = {} if positions is None else {"position_ids": positions.expand(copies, -1)}
+        if copies > 1:  # many copies are run for their keys
+            inputs |= last_logits_only(model)
+        return forward(model, self.ids.expand(copies, -1), **inputs)[:, : self.tokens]
 
 
 _certificates: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Certificate]] = WeakKeyDictionary()
@@ -99,11 +105,11 @@ _certificates: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Certificate
 def certify(model: PreTrainedModel, length: int, again: bool = False) -> Certificate:
     """The certificate of a model, from memory if neither implementation, dtype nor device has changed since.
 
-    Angles that depend on the length of the prompt are measured each time: models remember the longest prompt so far.
+    Angles that depend on the length of the prompt are those in force at this one.
     """
-    key = (model.config._attn_implementation, model.dtype, model.device)
+    key = (model.config._attn_implementation, model.dtype, model.device, *angles_in_force(model, length))
     known = _certificates.setdefault(model, {})
-    if again or key not in known or angles_depend_on_length(model):
+    if again or key not in known:
         known[key] = examine(model, length)
     return known[key]
 
@@ -127,7 +133,8 @@ def examine(model: PreTrainedModel, length: int) -> Certificate:
         if not (record.queries.isfinite().all() and record.keys.isfinite().all()):
             raise NotMeasurable(f"{family}: attention layer {number} gives NaN or infinite queries or keys")
 
-    deviation = {"logits": _largest([_difference(logits, own_logits)])}
+    # By their norm: half precision leaves single logits of a large vocabulary far from where they were.
+    deviation = {"logits": _largest([float((logits - own_logits).norm() / own_logits.norm())])}
     nowhere = tuple(Position(Rotation.none(record.keys.shape[-1], record.keys.device)) for record in records)
     deviation["attention"] = _largest(
         _row_difference(where.layer(record), prompt.tokens, own, model.dtype)
@@ -157,8 +164,8 @@ def measure_positions(
     Every layer is given the same contents at all shifts, so nothing that happens before it can disturb its turn.
     """
     family, tokens = model.config.model_type, prompt.tokens
-    stated = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or length
-    shifts = shifts_within(length if prompt.positions is not None else min(stated, 8192), tokens)
+    context = length if prompt.positions is not None else min(stated_context(model) or length, 8192)
+    shifts = shifts_within(max(context, tokens + 1), tokens)
     recorder = Recorder(range(tokens))
 
     def same_contents(states: Tensor, _: int) -> Tensor:
@@ -231,11 +238,15 @@ def contents_changed(records: list[Record], change: Callable[[Tensor, int], Tens
     """Change the hidden states that enter attention; `change` is told which call of attention it is."""
     calls = iter(range(len(records)))
 
-    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def enter(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         call = next(calls, None)
         states = args[0] if args else kwargs.get("hidden_states")
-        if call is None or not isinstance(states, Tensor):
+        if call is None:
             return args, kwargs
+        if not isinstance(states, Tensor):
+            raise NotMeasurable(f"{type(module).__name__} is given no hidden states to exchange")
         states = change(states, call)
         return ((states, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": states})
 
@@ -308,7 +319,7 @@ def embeds_positions(model: PreTrainedModel, attention: nn.Module, prompt: Promp
     return bool(entered) and not _difference(entered[0], entered[0][..., :1, :].expand_as(entered[0])) <= 1e-3
 
 
-def forward(model: PreTrainedModel, ids: Tensor, **inputs: Tensor) -> Tensor:
+def forward(model: PreTrainedModel, ids: Tensor, **inputs: Any) -> Tensor:
     """The logits (B, T, V); whatever a family's own code raises on a plain prompt becomes one sentence."""
     try:
         return model(input_ids=ids, use_cache=False, **inputs).logits.float()
@@ -326,14 +337,33 @@ def make_prompt(model: PreTrainedModel, length: int) -> Prompt:
     embeddings = model.get_input_embeddings().weight
     assert isinstance(embeddings, Tensor)
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
-    ids = torch.randint(
-        min(10, vocabulary // 2), vocabulary, (1, TOKENS + 1), generator=torch.Generator().manual_seed(0)
-    ).to(embeddings.device)
+    tokens = min(TOKENS, (stated_context(model) or TOKENS + 1) - 1)  # one position is left for a shift
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(min(10, vocabulary // 2), vocabulary, (1, tokens + 1), generator=generator)
+    ids = ids.to(embeddings.device)
     if not angles_depend_on_length(model):
-        return Prompt(ids[:, :TOKENS], None, TOKENS)
-    places = torch.arange(TOKENS + 1, device=ids.device)
-    places[-1] = max(length - 1, TOKENS)
-    return Prompt(ids, places[None], TOKENS)
+        return Prompt(ids[:, :tokens], None, tokens)
+    places = torch.arange(tokens + 1, device=ids.device)
+    places[-1] = max(length - 1, tokens)
+    return Prompt(ids, places[None], tokens)
+
+
+def stated_context(model: PreTrainedModel) -> int | None:
+    """How many positions the configuration promises; some say -1 for any number."""
+    stated = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return stated if isinstance(stated, int) and stated > 0 else None
+
+
+def angles_in_force(model: PreTrainedModel, length: int) -> tuple[float, ...]:
+    """The angles that a prompt of this length would meet, where they depend on it.
+
+    The length alone does not tell: models with dynamic scaling keep the angles of the longest prompt so far.
+    """
+    if not angles_depend_on_length(model):
+        return ()
+    with quiet_evaluation(model):
+        make_prompt(model, length).run(model)
+    return tuple(angle for stated in stated_angles(model) for angle in stated.flatten().tolist())
 
 
 def angles_depend_on_length(model: nn.Module) -> bool:

@@ -6,6 +6,7 @@ the few that do not have a way in of their own in `legacy`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -100,6 +101,11 @@ def recording(model: PreTrainedModel, recorder: Recorder) -> Iterator[None]:
         _recorder.reset(token)
 
 
+def last_logits_only(model: nn.Module) -> dict[str, int]:
+    """The argument that spares a model its logits after all tokens but the last, where it takes one."""
+    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+
+
 @contextmanager
 def quiet_evaluation(model: nn.Module) -> Iterator[None]:
     """No dropout, no gradients; each module's training flag comes back as it was."""
@@ -134,7 +140,7 @@ def implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
                 raise
         finally:
             transformers_logging.set_verbosity(verbosity)
-        if name == "eager":
+        if name == "eager" or (name == "sdpa" and model._supports_sdpa):
             # Families older than the interface refuse to be set, but read this when they run.
             for config, _ in before:
                 config._attn_implementation_internal = name

@@ -81,15 +81,19 @@ def measure(turn: Turn, hypotheses: list[Tensor], dtype: torch.dtype) -> tuple[R
 
 def hypotheses_of(model: nn.Module) -> list[Tensor]:
     """What the model's own buffers say of its angles; frequencies that depend on the length are those in force now."""
-    stated = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")]
+    stated = stated_angles(model)
     tables = [
         buffer for name, buffer in model.named_buffers() if name.endswith("embed_positions") and buffer.dim() == 2
     ]
     # A table of (sin, cos) rows states its angles in row 1.
     stated += [torch.asin(table[1, : table.shape[1] // 2].double().clamp(-1, 1)) for table in tables if len(table) > 1]
-    stated += [_geometric(2 * table.shape[1] // 2).to(table.device) for table in tables]
+    stated += [_geometric(table.shape[1]).to(table.device) for table in tables]
     unique = {(len(angles), tuple(angles.flatten().tolist())): angles.flatten() for angles in stated}
     return list(unique.values())
+
+
+def stated_angles(model: nn.Module) -> list[Tensor]:
+    return [buffer for name, buffer in model.named_buffers(remove_duplicate=False) if name.endswith("inv_freq")]
 
 
 def stretches_of(module: nn.Module, head_dim: int) -> list[Tensor]:
