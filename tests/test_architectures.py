@@ -88,6 +88,23 @@ def test_scores_agree_at_every_block_size_and_temperature(name: str, size: int) 
     assert deviation_of_scores(model, ids, ww.capture(model, ids), size, (1e-4, 1e-2, math.inf)) < 1e-4
 
 
+@pytest.mark.parametrize("name", ["llama", "phi3"])
+def test_scores_of_saturated_heads_are_right_where_float32_rows_underflow(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eager attention in float32 rounds small shares to 0 and loses their pairs: brute force then needs float64."""
+    model, ids = tiny_model(name), prompt()
+    with torch.no_grad():
+        for parameter, weight in model.named_parameters():
+            if parameter.endswith(("q_proj.weight", "k_proj.weight", "qkv_proj.weight")):
+                weight *= 4
+    trace = ww.capture(model, ids)
+    assert deviation_of_scores(model, ids, trace) > 1e-2
+    softmax = torch.nn.functional.softmax
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda logits, dim, dtype=None: softmax(logits.double(), dim))
+    assert deviation_of_scores(model.double(), ids, trace) < 1e-4
+
+
 @pytest.mark.parametrize(
     ("model_type", "options"),
     [
