@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/wherewhat demo
 
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 check: $(READY)
 	$(BIN)/ruff check .

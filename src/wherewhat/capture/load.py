@@ -38,9 +38,10 @@ def load(
     else:
         source, options["revision"] = str(name), revision
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True, **options
         )
+        model, report = loaded
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BadInput(f"{name}: cannot be loaded ({reason})") from error

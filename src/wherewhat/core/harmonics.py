@@ -7,6 +7,8 @@ float32's last digit, so 21 equally spaced phases determine the value at every p
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -34,10 +36,8 @@ def interpolated_mass(
     own = torch.stack([re * cos + im * sin, im * cos - re * sin], dim=-1)
     nodes = torch.arange(NODES, device=own.device, dtype=torch.float64) * (2 * torch.pi / NODES)
     circle = torch.stack([nodes.cos(), nodes.sin()]).to(own)  # 2 Q
-    size = own[..., 0].numel() * NODES
-    if size > len(workspace):
-        workspace = own.new_empty(size)
-    logits = torch.matmul(own, circle, out=workspace[:size].view(*own.shape[:-1], NODES))
+    shape = (*own.shape[:-1], NODES)
+    logits = torch.matmul(own, circle, out=workspace[: math.prod(shape)].view(shape))
     return logits.exp_().sum(-2) @ _interpolation(placement.place[:, places[:, 0]], nodes).to(own)
 
 

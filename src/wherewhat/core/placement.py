@@ -46,7 +46,9 @@ class Placement:
 
     def logits(self) -> Float[Tensor, "*lead keys"]:
         """The table's diagonal: the head's real logits, the query's own key last."""
-        return self._finish((self.content * self.place).sum(-1), slice(None), diagonal=True)
+        parts = (self.content * self.place).unflatten(-1, (-1, 2))
+        raw = parts[..., 0, 0] + parts[..., 0, 1] if parts.shape[-2] == 1 else parts.sum((-1, -2))
+        return self._finish(raw, slice(None), diagonal=True)
 
     def log_attention(self) -> Float[Tensor, "*lead keys"]:
         """The head's real attention row, as logarithms; with a sink it sums to less than one."""
@@ -55,6 +57,10 @@ class Placement:
         if self.sink is not None:
             total = torch.logaddexp(total, self.sink.unsqueeze(-1))
         return logits - total
+
+    def attention(self) -> Float[Tensor, "*lead keys"]:
+        """The head's real attention row."""
+        return self.logits().softmax(-1) if self.sink is None else self.log_attention().exp()
 
     def table(self) -> Float[Tensor, "*lead N N"]:
         """The table itself, content x position. For looking at and for tests; the scores never need it whole."""
@@ -124,11 +130,11 @@ class Placement:
         """Some of the heads of a flat placement, in their order, for work in pieces."""
 
         def part(value: Tensor | None) -> Tensor | None:
-            return value if value is None or len(value) == 1 else value[chosen % len(value)]
+            return value if value is None or len(value) == 1 else value.index_select(0, chosen % len(value))
 
         place = part(self.place)
         assert place is not None
-        content = self.content if len(chosen) == len(self.content) else self.content[chosen]
+        content = self.content if len(chosen) == len(self.content) else self.content.index_select(0, chosen)
         return replace(self, content=content, place=place, bias=part(self.bias), sink=part(self.sink))
 
     def without_first(self) -> Placement:

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .harmonics import WEAK, has_harmonics, interpolated_mass
+from .harmonics import NODES, WEAK, has_harmonics, interpolated_mass
 from .placement import Placement
 
 # Elements of the largest intermediate of one piece of work: 8 MB of float32.
@@ -45,31 +45,42 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], tau: float) -
     flat = placement.flat()
     width = blocks.shape[1]
     tile = min(len(blocks), max(1, math.isqrt(PIECE // width)))
-    step = max(1, PIECE // (tile**2 * width))
-    workspace = flat.content.new_empty(min(step, len(flat.content)) * tile**2 * width)
     sums = flat.content.new_zeros(4, len(flat.content), dtype=torch.float64)
     ceiling = placement.ceiling().expand(placement.lead).flatten()
     weak = (ceiling < WEAK) & has_harmonics(flat)
     gentle = (ceiling < GENTLE) & ~weak
     regimes = (
-        (weak, partial(_sum_gentle_tile, interpolated_mass)),
-        (gentle, partial(_sum_gentle_tile, Placement.block_mass)),
-        (~weak & ~gentle, _sum_steep_tile),
+        (weak, partial(_sum_gentle_tile, interpolated_mass), False, max(tile * width * NODES, 4 * tile**2)),
+        (gentle, partial(_sum_gentle_tile, Placement.block_mass), False, tile**2 * width),
+        (~weak & ~gentle, _sum_steep_tile, True, tile**2 * width),
     )
-    for heads, sum_tile in regimes:
+    for heads, sum_tile, logarithmic, elements in regimes:
+        step = max(1, PIECE // elements)
+        workspace = flat.content.new_empty(min(step, len(flat.content)) * elements)
         for chosen in filter(len, heads.nonzero().flatten().split(step)):
-            sums[:, chosen] = _sum_pairs(flat.rows(chosen), blocks, tau, tile, sum_tile, workspace)
+            some = flat.rows(chosen)
+            d = block_attention(some, blocks)
+            own = block_log_attention(some, blocks) if logarithmic else _relative(d)
+            sums[:, chosen] = _sum_pairs(some, blocks, tau, tile, d, own, partial(sum_tile, workspace))
     positional, symbolic, weight, left_out = sums.reshape(4, *placement.lead)
     positional, symbolic = (positional / weight).clamp(0, 1), (symbolic / weight).clamp(0, 1)
     return PairScores(positional.float(), symbolic.float(), left_out.long())
 
 
+def block_attention(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead M"]:
+    """d: each block's mean attention."""
+    return placement.attention().index_select(-1, blocks.flatten()).unflatten(-1, blocks.shape).mean(-1)
+
+
 def block_log_attention(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead M"]:
-    """log d: the logarithm of each block's mean attention."""
-    log_attention = placement.log_attention().index_select(-1, blocks.flatten()).unflatten(-1, blocks.shape)
-    if blocks.shape[1] == 1:
-        return log_attention.squeeze(-1)
-    return log_attention.logsumexp(-1) - math.log(blocks.shape[1])
+    """log d up to a constant, also where d itself is too small for a float32."""
+    logits = placement.logits().index_select(-1, blocks.flatten()).unflatten(-1, blocks.shape)
+    return logits.squeeze(-1) if blocks.shape[1] == 1 else logits.logsumexp(-1)
+
+
+def _relative(d: Float[Tensor, "*lead M"]) -> Float[Tensor, "*lead M"]:
+    """d as a share of the head's largest, so that squares stay in range."""
+    return d / d.amax(-1, keepdim=True).clamp(min=torch.finfo(d.dtype).tiny)
 
 
 def entropy(placement: Placement) -> Float[Tensor, "*lead"]:
@@ -84,17 +95,20 @@ def _sum_pairs(
     blocks: Int[Tensor, "M W"],
     tau: float,
     tile: int,
+    d: Float[Tensor, "X M"],
+    own: Float[Tensor, "X M"],
     sum_tile: Callable[..., None],
-    workspace: Float[Tensor, " _"],
 ) -> Float[Tensor, "4 X"]:
-    """Sums over all unordered pairs: weighted positional and symbolic cosines, weights, and pairs left out."""
-    log_d = block_log_attention(placement, blocks)
-    d, tau = log_d.exp(), max(tau, torch.finfo(log_d.dtype).tiny)
+    """Sums over all unordered pairs: weighted positional and symbolic cosines, weights, and pairs left out.
+
+    `d` is each block's mean attention, `own` the same in the form that `sum_tile` reads.
+    """
+    tau = max(tau, torch.finfo(torch.float32).tiny)
     # The widest gap is between the largest and the smallest block, and e^(|s_i - s_j| - widest) is the larger of two
     # products of a factor of i and a factor of j: the softmax over pairs needs no exponential a pair.
     rise = ((d - d.amax(-1, keepdim=True)) / tau).clamp_(min=FLOOR).exp_()
     fall = ((d.amin(-1, keepdim=True) - d) / tau).clamp_(min=FLOOR).exp_()
-    sums = log_d.new_zeros(4, len(log_d), dtype=torch.float64)
+    sums = d.new_zeros(4, len(d), dtype=torch.float64)
     tiles = [slice(at, at + tile) for at in range(0, len(blocks), tile)]
     for number, rows in enumerate(tiles):
         for columns in tiles[number:]:
@@ -104,29 +118,25 @@ def _sum_pairs(
                 weight.mul_(0.5).diagonal(dim1=-2, dim2=-1).zero_()
             mine = blocks[rows]
             spans = (mine, mine if rows == columns else blocks[columns])
-            sum_tile(sums, placement, spans, log_d[:, rows], log_d[:, columns], weight, workspace)
+            sum_tile(sums, placement, spans, own[:, rows], own[:, columns], weight)
     return sums
 
 
 def _sum_gentle_tile(
     mass: Callable[..., Tensor],
+    workspace: Tensor,
     sums: Tensor,
     placement: Placement,
     spans: tuple[Tensor, Tensor],
-    log_mine: Float[Tensor, "X I"],
-    log_theirs: Float[Tensor, "X J"],
+    mine: Float[Tensor, "X I"],
+    theirs: Float[Tensor, "X J"],
     weight: Float[Tensor, "X I J"],
-    workspace: Tensor,
 ) -> None:
     """Both cosines share the factor weight / (|v| |v'|), so one table of that factor times S gives all sums."""
     rows, columns = spans
     same = rows is columns
     here = mass(placement, rows, columns, workspace)
     there = here if same else mass(placement, columns, rows, workspace)
-    mine, theirs = log_mine.exp(), log_theirs.exp()
-    largest = torch.maximum(mine.amax(-1, keepdim=True), theirs.amax(-1, keepdim=True))
-    largest = largest.clamp(min=torch.finfo(largest.dtype).tiny)
-    mine, theirs = mine / largest, theirs / largest
     norm = here.square()
     norm = norm + (norm if same else there.square()).mT
     norm.mul_(mine.square()[:, :, None] + theirs.square()[:, None, :]).rsqrt_()
@@ -146,13 +156,13 @@ def _sum_gentle_tile(
 
 
 def _sum_steep_tile(
+    workspace: Tensor,
     sums: Tensor,
     placement: Placement,
     spans: tuple[Tensor, Tensor],
     log_mine: Float[Tensor, "X I"],
     log_theirs: Float[Tensor, "X J"],
     weight: Float[Tensor, "X I J"],
-    workspace: Tensor,
 ) -> None:
     """For logits of any size: only log-ratios y within a pair, as unit vectors along (1, e^y)."""
     rows, columns = spans
