@@ -22,14 +22,13 @@ def peak_megabytes() -> float:
 
 
 @torch.no_grad()
-def measure(way: str) -> tuple[float, float]:
-    """(peak of the whole process during the pass, resident before it), after loading; loading's own peak is reset."""
+def measure(way: str) -> float:
+    """The peak of the whole process during the pass; loading's own peak is reset before it."""
     model = ww.load(SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf")
     ids, blocks = binding_prompt(SMOLLM2, " {name} really likes the color {color}.", TOKENS)
     if way != "plain":
         ww.capture(model, ids[:, :64])  # the self-check, once a model
     Path("/proc/self/clear_refs").write_text("5")
-    before = peak_megabytes()
     if way == "plain":
         model(input_ids=ids, logits_to_keep=1)
     else:
@@ -37,7 +36,7 @@ def measure(way: str) -> tuple[float, float]:
         ww.score(trace, blocks)
         if way == "frequencies":
             ww.score_frequencies(trace, blocks)
-    return peak_megabytes(), before
+    return peak_megabytes()
 
 
 def compare(ways: tuple[str, ...] = ("plain", "heads", "frequencies")) -> dict[str, float]:
@@ -47,7 +46,7 @@ def compare(ways: tuple[str, ...] = ("plain", "heads", "frequencies")) -> dict[s
         done = subprocess.run(
             [sys.executable, "-m", "bench.memory", way], capture_output=True, text=True, check=True
         ).stdout.split()
-        peaks[way] = float(done[-2])
+        peaks[way] = float(done[-1])
     return (
         {"tokens": TOKENS}
         | {f"{way} MB": peak for way, peak in peaks.items()}
@@ -56,4 +55,4 @@ def compare(ways: tuple[str, ...] = ("plain", "heads", "frequencies")) -> dict[s
 
 
 if __name__ == "__main__":
-    print(*measure(sys.argv[1]))
+    print(measure(sys.argv[1]))

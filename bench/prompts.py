@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-WEIGHTS = Path(__file__).resolve().parents[2] / "shared" / "weights"
+WEIGHTS = Path(os.environ.get("WHEREWHAT_WEIGHTS", Path(__file__).resolve().parents[2] / "shared" / "weights"))
 NAMES = (
     "Alice Bob Carol David Emma Frank Grace Henry Ivy Jack Kate Leo Mary Nick Olivia Paul Quinn Rose Sam Tom".split()
 )

@@ -14,7 +14,7 @@ from transformers import GPTJConfig, GPTJForCausalLM
 
 import wherewhat as ww
 
-SWAPS_A_CALL = 64  # larger calls were slower here
+SWAPS_A_CALL = 64
 
 
 def paper_model(seed: int = 0) -> GPTJForCausalLM:

@@ -43,6 +43,3 @@ def stories15m() -> PreTrainedModel:
 @pytest.fixture(scope="session")
 def smollm2() -> PreTrainedModel:
     return ww.load(weights("SmolLM2-135M-Instruct-GGUF/SmolLM2-135M-Instruct.Q4_1.gguf"))
-
-
-# Known faults and the tests that show them. A test that passes again fails here until it leaves the list.

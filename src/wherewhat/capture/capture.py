@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import RLock
 
 import torch
 from jaxtyping import Int
@@ -13,6 +14,9 @@ from ..core.trace import Trace
 from ..errors import BadInput, NotMeasurable
 from .check import certify
 from .hook import Recorder, last_logits_only, recording
+
+# A capture changes the model while it runs, and torch's own attention function for Falcon: never two at once.
+_one_at_a_time = RLock()
 
 
 def capture(
@@ -42,7 +46,18 @@ def capture(
         raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {queries}") from error
     if not positions or 0 in positions:
         raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {list(queries)}")
-    certificate = certify(model, tokens, again=check)
+    with _one_at_a_time:
+        try:
+            return _capture(model, input_ids, positions, level, check)
+        except (IndexError, RuntimeError) as error:
+            context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+            if isinstance(error, NotMeasurable) or context is None or tokens <= context:
+                raise
+            raise BadInput(f"the prompt has {tokens} tokens, the model takes {context}") from error
+
+
+def _capture(model: PreTrainedModel, input_ids: Tensor, positions: list[int], level: str, check: bool) -> Trace:
+    certificate = certify(model, input_ids.shape[1], again=check)
     if certificate.absolute and level == "keys":
         raise NotMeasurable(
             f"{model.config.model_type} adds positions to its embeddings: they travel with the contents, "
@@ -57,10 +72,18 @@ def capture(
         )
     layers = []
     for number, (record, where) in enumerate(zip(recorder.records, certificate.positions, strict=True)):
-        if not (record.queries.isfinite().all() and record.keys.isfinite().all()):
+        # One read: a sum is finite only if every term is.
+        if not (record.queries.sum(dtype=torch.float32) + record.keys.sum(dtype=torch.float32)).isfinite():
             raise NotMeasurable(f"attention layer {number} gives NaN or infinite queries or keys on this prompt")
         layers.append(where.layer(record, number))
-    return Trace(tuple(layers), tuple(positions), positions[-1], output.logits[:, -1].float(), certificate.deviation)
+    return Trace(
+        attention=tuple(layers),
+        positions=tuple(positions),
+        query=positions[-1],
+        output=output.logits[:, -1].float(),
+        check=certificate.deviation,
+        absolute=certificate.absolute,
+    )
 
 
 def check_input(model: PreTrainedModel, input_ids: Tensor) -> None:

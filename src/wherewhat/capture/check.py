@@ -23,7 +23,7 @@ from ..core.rotation import Rotation
 from ..core.trace import AttentionLayer
 from ..errors import NotMeasurable
 from .hook import Record, Recorder, implementation, last_logits_only, quiet_evaluation, recording
-from .probe import Turn, hypotheses_of, measure, shifts_within, stated_angles, stretches_of
+from .probe import Turn, hypotheses_of, measure, shifts_within, stretches_of
 
 # What is tolerated: differences of attention logits as a share of their spread, of keys as a share of the largest, of
 # the model's logits as a share of their norm.
@@ -50,10 +50,9 @@ class Position:
     def layer(self, record: Record, number: int = 0) -> AttentionLayer:
         queries, keys = record.queries, record.keys
         if self.stretch is not None:
-            queries, keys = queries.float() * self.stretch, keys.float() / self.stretch
-        index = getattr(record.module, "layer_idx", None)
+            queries, keys = queries.float() * self.stretch.float(), keys.float() / self.stretch.float()
         return AttentionLayer(
-            index=index if isinstance(index, int) else number,
+            index=number if record.layer is None else record.layer,
             queries=queries,
             keys=keys,
             rotation=self.rotation,
@@ -103,7 +102,7 @@ _certificates: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Certificate
 
 
 def certify(model: PreTrainedModel, length: int, again: bool = False) -> Certificate:
-    """The certificate of a model, from memory if neither implementation, dtype nor device has changed since.
+    """The certificate of a model, from memory if neither implementation, dtype, device nor angles have changed since.
 
     Angles that depend on the length of the prompt are those in force at this one.
     """
@@ -214,7 +213,7 @@ def exchange_by_hand(
 
     def reverse(states: Tensor, call: int) -> Tensor:
         states = states.clone()
-        states[call] = states[call, order]
+        states[call] = states[call, order.to(states.device)]
         return states
 
     with recording(model, exchanged), contents_changed(records, reverse):
@@ -355,15 +354,14 @@ def stated_context(model: PreTrainedModel) -> int | None:
 
 
 def angles_in_force(model: PreTrainedModel, length: int) -> tuple[float, ...]:
-    """The angles that a prompt of this length would meet, where they depend on it.
+    """The angles that a prompt of this length would meet, as the model states them.
 
     The length alone does not tell: models with dynamic scaling keep the angles of the longest prompt so far.
     """
-    if not angles_depend_on_length(model):
-        return ()
-    with quiet_evaluation(model):
-        make_prompt(model, length).run(model)
-    return tuple(angle for stated in stated_angles(model) for angle in stated.flatten().tolist())
+    if angles_depend_on_length(model):
+        with quiet_evaluation(model):
+            make_prompt(model, length).run(model)
+    return tuple(angle for stated in hypotheses_of(model) for angle in stated.tolist())
 
 
 def angles_depend_on_length(model: nn.Module) -> bool:

@@ -7,7 +7,7 @@ the few that do not have a way in of their own in `legacy`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ class Record:
     """What one call of attention was given, for the queries asked for."""
 
     module: nn.Module
+    layer: int | None  # which layer of the model was running
     queries: Tensor  # B H Q D
     keys: Tensor  # B K T D
     scaling: float
@@ -44,6 +45,7 @@ class Recorder:
     """Collects one record a call of attention, in the order of the calls."""
 
     positions: Sequence[int]
+    layer: int | None = None
     records: list[Record] = field(default_factory=list)
 
     def add(
@@ -61,7 +63,8 @@ class Recorder:
         """Keep the queries asked for, the keys up to the last of them, and their rows of mask and bias."""
         chosen = list(self.positions)
         seen = max(chosen) + 1
-        if self.records and self.records[-1].module is module and torch.equal(self.records[-1].keys, key[:, :, :seen]):
+        last = self.records[-1] if self.records and self.records[-1].module is module else None
+        if last and torch.equal(last.keys, key[:, :, :seen]) and torch.equal(last.queries, query[:, :, chosen]):
             return  # differential attention asks once for each half of its values, with the same queries and keys
         bias = _additive(mask, chosen, seen)
         if position_bias is not None:
@@ -72,6 +75,7 @@ class Recorder:
         self.records.append(
             Record(
                 module=module,
+                layer=self.layer,
                 queries=query[:, :, chosen].detach().clone(),
                 keys=_owned(key[:, :, :seen].detach()),
                 scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
@@ -92,6 +96,7 @@ def recording(model: PreTrainedModel, recorder: Recorder) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             stack.enter_context(quiet_evaluation(model))
+            stack.enter_context(counting_layers(model, recorder))
             ways_in = legacy.ways_into(model)
             stack.enter_context(implementation(model, "sdpa" if ways_in else NAME))
             for way_in in ways_in:
@@ -99,6 +104,30 @@ def recording(model: PreTrainedModel, recorder: Recorder) -> Iterator[None]:
             yield
     finally:
         _recorder.reset(token)
+
+
+@contextmanager
+def counting_layers(model: nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Tell the recorder which layer runs: attention modules do not always know, and some serve several layers."""
+
+    def entering(number: int) -> Callable[..., None]:
+        def enter(*_: object) -> None:
+            recorder.layer = number
+
+        return enter
+
+    def outermost(module: nn.Module) -> Iterator[nn.ModuleList]:
+        for child in module.children():
+            if isinstance(child, nn.ModuleList):
+                yield child
+            else:
+                yield from outermost(child)
+
+    with ExitStack() as stack:
+        for layers in outermost(model):
+            for number, layer in enumerate(layers):
+                stack.callback(layer.register_forward_pre_hook(entering(number)).remove)
+        yield
 
 
 def last_logits_only(model: nn.Module) -> dict[str, int]:
@@ -169,6 +198,9 @@ def attend(
     """Record, then attend: by sdpa where it can, in strips of queries where it cannot (soft-capping, sinks)."""
     if indices is not None or block_indices is not None or getattr(module, "indexer", None) is not None:
         raise NotMeasurable(f"{type(module).__name__} selects keys by their content: a swap would change the selection")
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if attention_mask is None and not causal and query.shape[2] > 1:
+        raise NotMeasurable(f"{type(module).__name__} is not causal: a query sees the tokens after it")
     if getattr(module, "compressor", None) is not None:
         raise NotMeasurable(f"{type(module).__name__} compresses keys: they are not one a token")
     recorder = _recorder.get()

@@ -39,7 +39,7 @@ def _through_attn(module: Any, recorder: Recorder) -> Iterator[None]:
 
     GPT-Neo has no scale, and a mask of its own for the layers that see a window.
     """
-    original = module._attn
+    original, patched = module._attn, vars(module).get("_attn")
     scale = float(getattr(module, "scale_attn", None) or getattr(module, "norm_factor", 1))
 
     def recorded(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
@@ -54,6 +54,8 @@ def _through_attn(module: Any, recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         del module._attn
+        if patched is not None:  # somebody else's wrapper of this very module
+            module._attn = patched
 
 
 @contextmanager

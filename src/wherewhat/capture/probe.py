@@ -30,6 +30,7 @@ class Turn:
         return torch.arange(self.base.shape[1], device=self.base.device)
 
     def divided_by(self, stretch: Tensor) -> Turn:
+        stretch = stretch.float()
         return Turn(self.base / stretch, {shift: moved / stretch for shift, moved in self.moved.items()})
 
     def unexplained(self, rotation: Rotation) -> float:
@@ -98,7 +99,7 @@ def stated_angles(model: nn.Module) -> list[Tensor]:
 
 def stretches_of(module: nn.Module, head_dim: int) -> list[Tensor]:
     """What may scale each dimension of a key after it was turned: a norm's weights, as the module states them."""
-    stated = [weight.detach().float() for name, weight in module.named_parameters() if name.endswith("norm.weight")]
+    stated = [weight.detach() for name, weight in module.named_parameters() if name.endswith("norm.weight")]
     return [weight for weight in stated if weight.shape == (head_dim,) and weight.abs().min() > 1e-6]
 
 
@@ -127,7 +128,7 @@ def _settle(turn: Turn, fitted: Rotation, rest: float, hypotheses: list[Tensor])
         if len(stated) != fitted.planes:
             continue
         for angles in (stated, -stated):
-            candidate = replace(fitted, angles=angles.to(turn.base.device).float())
+            candidate = replace(fitted, angles=angles.to(turn.base.device).float().clone())
             unexplained = turn.unexplained(candidate)
             if unexplained <= 1.5 * rest + 1e-6:
                 return candidate, unexplained

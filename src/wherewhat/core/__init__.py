@@ -1,4 +1,4 @@
-"""Pure tensor mathematics: rotation, placement, scores, exclusion, frequency. Imports torch and nothing else.
+"""Pure tensor mathematics: rotation, placement, scores, exclusion, frequency. Of other libraries it imports only torch.
 
 Shape legend, used everywhere:
 B batch, L attention layer, H query head, K key/value head, N keys before the query, D head dimension,

@@ -18,11 +18,17 @@ from .placement import Placement
 # Up to this |logit| interpolation costs no more than the last digits: its rounding error grows like e^(2r).
 WEAK = 2.0
 NODES = 21
+FARTHEST = 4096
 
 
-def has_harmonics(placement: Placement) -> bool:
-    """Whether the placement holds single frequencies with nothing added to them."""
-    return placement.content.shape[-1] == 2 and placement.bias is None and placement.softcap is None
+def has_harmonics(placement: Placement, width: int) -> bool:
+    """Whether the placement holds single frequencies with nothing added to them.
+
+    Blocks of several tokens are placed by their first token; far into a prompt the models' own rounding of each
+    token's phase, which that leaves out, would show.
+    """
+    near = width == 1 or placement.keys <= FARTHEST
+    return near and placement.content.shape[-1] == 2 and placement.bias is None and placement.softcap is None
 
 
 def interpolated_mass(

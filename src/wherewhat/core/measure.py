@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,9 +18,10 @@ from .exclusion import Exclusion
 from .exclusion import exclusion as placement_exclusion
 from .frequency import FrequencyUse
 from .frequency import frequency_use as placement_use
+from .placement import Placement
+from .scores import PIECE, PairScores, score_blocks
 from .scores import entropy as placement_entropy
-from .scores import score_blocks
-from .trace import Trace
+from .trace import Trace, merge
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,7 @@ def score(
     >>> scores.positional.shape                                                                # doctest: +SKIP
     torch.Size([B, L, H])
     """
-    index = block_index(blocks, trace.keys, without_first)
-    check_tau(tau)
-
-    def of_layer(layer: int) -> tuple[Tensor, ...]:
-        placement = trace.placements(layer)
-        placement = placement.without_first() if without_first else placement
-        return tuple(score_blocks(placement, index.to(placement.content.device), tau))
-
-    return Scores(*_every_layer(trace, of_layer, extra_axes=0))
+    return _score(trace, blocks, tau, without_first, frequencies=False)
 
 
 def score_frequencies(
@@ -61,36 +55,36 @@ def score_frequencies(
 
     The dimensions that do not turn, if a model has any, are the last entry (ID 0, angle 0).
     """
-    index = block_index(blocks, trace.keys, without_first)
-    check_tau(tau)
-
-    def of_layer(layer: int) -> tuple[Tensor, ...]:
-        placement = trace.placements(layer)
-        placement = placement.without_first() if without_first else placement
-        alone = score_blocks(placement.by_frequency(), index.to(placement.content.device), tau)
-        return tuple(trace.spread(part.float(), trace.attention[layer]) for part in alone)
-
-    return Scores(*_every_layer(trace, of_layer, extra_axes=1))
+    return _score(trace, blocks, tau, without_first, frequencies=True)
 
 
 def exclusion(trace: Trace) -> Exclusion:
     """Both sides of the exclusion principle for every head: (B, L, H)."""
-    return Exclusion(*_every_layer(trace, lambda layer: tuple(placement_exclusion(trace.placements(layer))), 0))
+    return Exclusion(*_every_layer(trace, placement_exclusion))
 
 
 def entropy(trace: Trace) -> Float[Tensor, "B L H"]:
     """How spread out each head's attention is: 1 is uniform."""
-    return _every_layer(trace, lambda layer: (placement_entropy(trace.placements(layer)),), 0)[0]
+    return _every_layer(trace, lambda placement: (placement_entropy(placement),))[0]
 
 
 def frequency_use(trace: Trace) -> FrequencyUse:
     """How much every head uses every frequency: (B, L, H, F)."""
+    return FrequencyUse(*_every_layer(trace, placement_use, frequencies=True))
 
-    def of_layer(layer: int) -> tuple[Tensor, ...]:
-        use = placement_use(trace.placements(layer))
-        return tuple(trace.spread(part, trace.attention[layer]) for part in use)
 
-    return FrequencyUse(*_every_layer(trace, of_layer, extra_axes=1))
+def _score(
+    trace: Trace, blocks: Sequence[tuple[int, int]] | None, tau: float, without_first: bool, frequencies: bool
+) -> Scores:
+    index = block_index(blocks, trace.keys, without_first)
+    check_tau(tau)
+
+    def of_placement(placement: Placement) -> PairScores:
+        placement = placement.without_first() if without_first else placement
+        placement = placement.by_frequency() if frequencies else placement
+        return score_blocks(placement, index.to(placement.content.device), tau)
+
+    return Scores(*_every_layer(trace, of_placement, frequencies))
 
 
 def block_index(blocks: Sequence[tuple[int, int]] | None, keys: int, without_first: bool = False) -> Int[Tensor, "M W"]:
@@ -135,13 +129,16 @@ def check_tau(tau: float) -> None:
         raise BadInput(f"tau must be positive, got {tau}; use float('inf') for the plain mean over swaps")
 
 
-def _every_layer(trace: Trace, of_layer: Callable[[int], tuple[Tensor, ...]], extra_axes: int) -> list[Tensor]:
-    """Stack what each layer gives along L; layers with fewer heads than the most are filled up with NaN."""
-    results = [of_layer(layer) for layer in range(len(trace.attention))]
+def _every_layer(
+    trace: Trace, of_placement: Callable[[Placement], tuple[Tensor, ...]], frequencies: bool = False
+) -> list[Tensor]:
+    """What every layer gives, stacked along L; NaN where a layer has no such head or frequency."""
     heads = max(layer.queries.shape[1] for layer in trace.attention)
-
-    def padded(value: Tensor) -> Tensor:
-        missing = heads - value.shape[1]
-        return torch.nn.functional.pad(value.float(), (0, 0) * extra_axes + (0, missing), value=torch.nan)
-
-    return [torch.stack([padded(value).cpu() for value in part], dim=1) for part in zip(*results, strict=True)]
+    results: defaultdict[int, list[Tensor]] = defaultdict(list)
+    for run in trace.runs(PIECE):
+        for position, value in enumerate(of_placement(trace.placement_of(merge(run)))):
+            value = trace.spread(value.float(), run[0]) if frequencies else value.float()
+            padding = (0, 0) * frequencies + (0, heads - value.shape[1])
+            value = torch.nn.functional.pad(value, padding, value=torch.nan).cpu()
+            results[position] += value.unflatten(0, (len(run), -1)).unbind(0)
+    return [torch.stack(layers, dim=1) for layers in results.values()]

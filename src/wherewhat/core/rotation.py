@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -65,20 +66,35 @@ class Rotation:
 
     @property
     def still(self) -> list[int]:
-        """The dimensions that do not turn."""
+        """The dimensions that belong to no plane."""
         return [*range(self.start), *range(self.stop, self.head_dim)]
+
+    @cached_property
+    def turning(self) -> list[int]:
+        """The planes that really turn, fastest first: frequency ID 1 is the first of them."""
+        speed = self.angles.abs().tolist()
+        return sorted((plane for plane in range(self.planes) if speed[plane] > 0), key=lambda plane: -speed[plane])
+
+    @property
+    def rests(self) -> bool:
+        """Whether some dimensions do not turn, by their place or by an angle of 0."""
+        return self.head_dim > 2 * len(self.turning)
 
     @property
     def frequencies(self) -> int:
-        """Entries on the F axis: one a plane, and one for all dimensions that do not turn, if there are any."""
-        return self.planes + bool(self.still)
+        """Entries on the F axis: one a turning plane, and one for all dimensions that do not turn, if there are any."""
+        return len(self.turning) + self.rests
 
     def all_angles(self) -> Float[Tensor, " G"]:
         """The angle of every entry of the F axis; 0 for the dimensions that do not turn."""
-        return torch.cat([self.angles.float(), self.angles.new_zeros(self.frequencies - self.planes).float()])
+        moving = self.angles[self.turning].float()
+        return torch.cat([moving, moving.new_zeros(self.frequencies - len(moving))])
 
-    def to(self, device: torch.device | str) -> Rotation:
-        return replace(self, angles=self.angles.to(device))
+    def same_as(self, other: Rotation) -> bool:
+        """Whether both turn the same dimensions by the same angles."""
+        return (self.head_dim, self.start, self.layout) == (other.head_dim, other.start, other.layout) and (
+            self.angles is other.angles or torch.equal(self.angles, other.angles)
+        )
 
     def phases(self, positions: Int[Tensor, " N"]) -> Float[Tensor, "N F"]:
         """The turn of every plane at every position, rounded like the models round it: a float32 product."""
@@ -87,8 +103,9 @@ class Rotation:
     def wave(self, positions: Int[Tensor, " N"]) -> Float[Tensor, "N G 2"]:
         """(cos, sin) of each entry of the F axis at each position: the place's half of the placement table."""
         phases = self.phases(positions)
+        phases = phases if self._in_order else phases[:, self.turning]
         wave = torch.stack([phases.cos(), phases.sin()], dim=-1)
-        resting = wave.new_tensor([1.0, 0.0]).expand(len(positions), self.frequencies - self.planes, 2)
+        resting = wave.new_tensor([1.0, 0.0]).expand(len(positions), int(self.rests), 2)
         return torch.cat([wave, resting], dim=1)
 
     def turn(
@@ -126,13 +143,23 @@ class Rotation:
         x, y = x[:, :, None], y[:, :, None]  # B K 1 N F
         grouped = query.unflatten(1, (keys.shape[1], -1))[:, :, :, None]  # B K G 1 D
         u, v = grouped[..., self.first], grouped[..., self.second]
-        coupling = query.new_zeros(*grouped.shape[:3], keys.shape[2], self.frequencies, 2)
-        coupling[..., : self.planes, 0] = (x * u).addcmul_(y, v)
-        coupling[..., : self.planes, 1] = (x * v).addcmul_(y, u, value=-1)
+        re, im = (x * u).addcmul_(y, v), (x * v).addcmul_(y, u, value=-1)
+        coupling = query.new_zeros(*re.shape[:-1], self.frequencies, 2)
+        moving = coupling[..., : len(self.turning), :]
+        if self._in_order:
+            moving[..., 0], moving[..., 1] = re, im
+        else:
+            moving[..., 0], moving[..., 1] = re[..., self.turning], im[..., self.turning]
+            resting = [plane for plane in range(self.planes) if plane not in set(self.turning)]
+            coupling[..., -1, 0] += re[..., resting].sum(-1) if resting else 0
         for rest in (slice(0, self.start), slice(self.stop, self.head_dim)):
             if rest.start < rest.stop:
                 coupling[..., -1, 0] += (grouped[..., rest] @ keys[:, :, None, :, rest].mT).squeeze(-2)
         return coupling.flatten(1, 2)
+
+    @cached_property
+    def _in_order(self) -> bool:
+        return self.turning == list(range(self.planes))
 
     def __repr__(self) -> str:
         if not self.planes:

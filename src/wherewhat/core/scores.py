@@ -39,15 +39,16 @@ class PairScores(NamedTuple):
 def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], tau: float) -> PairScores:
     """The positional and the symbolic score of every head, over all swaps of two blocks, exactly.
 
-    `blocks` holds the token indices of each block. A swap weighs softmax(|d_i - d_j| / tau); tau = inf is the plain
-    mean. A pair with no mass before or after its swap is left out and counted.
+    `blocks` holds the token indices of each block, neighbours in the prompt. A swap weighs
+    softmax(|d_i - d_j| / tau); tau = inf is the plain mean. A pair with no mass before or after its swap is left out
+    and counted.
     """
     flat = placement.flat()
     width = blocks.shape[1]
     tile = min(len(blocks), max(1, math.isqrt(PIECE // width)))
     sums = flat.content.new_zeros(4, len(flat.content), dtype=torch.float64)
     ceiling = placement.ceiling().expand(placement.lead).flatten()
-    weak = (ceiling < WEAK) & has_harmonics(flat)
+    weak = (ceiling < WEAK) & has_harmonics(flat, width)
     gentle = (ceiling < GENTLE) & ~weak
     regimes = (
         (weak, partial(_sum_gentle_tile, interpolated_mass), False, max(tile * width * NODES, 4 * tile**2)),
@@ -60,7 +61,7 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], tau: float) -
         for chosen in filter(len, heads.nonzero().flatten().split(step)):
             some = flat.rows(chosen)
             d = block_attention(some, blocks)
-            own = block_log_attention(some, blocks) if logarithmic else _relative(d)
+            own = block_log_attention(some, blocks) if logarithmic else _relative(some, blocks, d)
             sums[:, chosen] = _sum_pairs(some, blocks, tau, tile, d, own, partial(sum_tile, workspace))
     positional, symbolic, weight, left_out = sums.reshape(4, *placement.lead)
     positional, symbolic = (positional / weight).clamp(0, 1), (symbolic / weight).clamp(0, 1)
@@ -78,8 +79,13 @@ def block_log_attention(placement: Placement, blocks: Int[Tensor, "M W"]) -> Flo
     return logits.squeeze(-1) if blocks.shape[1] == 1 else logits.logsumexp(-1)
 
 
-def _relative(d: Float[Tensor, "*lead M"]) -> Float[Tensor, "*lead M"]:
-    """d as a share of the head's largest, so that squares stay in range."""
+def _relative(
+    placement: Placement, blocks: Int[Tensor, "M W"], d: Float[Tensor, "*lead M"]
+) -> Float[Tensor, "*lead M"]:
+    """d as a share of the head's largest, so that squares stay in range, also where a sink takes nearly everything."""
+    if placement.sink is not None:
+        log_d = block_log_attention(placement, blocks)
+        return (log_d - log_d.amax(-1, keepdim=True).clamp(min=torch.finfo(d.dtype).min)).exp()
     return d / d.amax(-1, keepdim=True).clamp(min=torch.finfo(d.dtype).tiny)
 
 

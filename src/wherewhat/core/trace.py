@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import BadInput
+from ..errors import BadInput, NotMeasurable
 from .placement import Placement
 from .rotation import Rotation
 
@@ -35,7 +35,7 @@ class AttentionLayer:
         """The placement table of every head (B, H) for the query in this row, which stands at this position."""
         keys = self.keys[:, :, : position + 1].float()
         places = torch.arange(position + 1, device=keys.device)
-        coupling = self.rotation.couple(self.queries[:, :, query].float(), keys, places) * self.scaling
+        coupling = self.rotation.couple(self.queries[:, :, query].float() * self.scaling, keys, places)
         bias = None if self.bias is None else self.bias[:, :, query, : position + 1].float()
         return Placement(
             content=coupling.flatten(-2),
@@ -45,12 +45,33 @@ class AttentionLayer:
             sink=None if self.sinks is None else self.sinks.float()[None],
         )
 
+    def alike(self, other: AttentionLayer) -> bool:
+        """Whether the two can be worked through as one layer with a longer batch."""
+        return (
+            self.queries.shape == other.queries.shape
+            and self.keys.shape == other.keys.shape
+            and self.keys.device == other.keys.device
+            and self.rotation.same_as(other.rotation)
+            and (self.scaling, self.softcap) == (other.scaling, other.softcap)
+            and all(part is None for layer in (self, other) for part in (layer.bias, layer.sinks))
+        )
+
+
+def merge(layers: Sequence[AttentionLayer]) -> AttentionLayer:
+    """Layers that are alike as one, one after the other along the batch."""
+    if len(layers) == 1:
+        return layers[0]
+    queries, keys = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("queries", "keys"))
+    return replace(layers[0], queries=queries, keys=keys)
+
 
 @dataclass(frozen=True)
 class Trace:
     """A captured forward pass. `query` is the position of the query in use; `at` changes it.
 
     `output` holds the model's logits after the last token, `check` the deviations that its self-check found.
+    An `absolute` trace comes from a model whose positions live in the residual stream: its attention rows are right,
+    but contents carry their positions with them, so there is no placement table.
 
     >>> trace = ww.capture(model, input_ids)                        # doctest: +SKIP
     >>> trace.placement(layer=0, head=3)                            # doctest: +SKIP
@@ -61,6 +82,7 @@ class Trace:
     query: int
     output: Float[Tensor, "B V"] | None = None
     check: Mapping[str, float] = field(default_factory=dict)
+    absolute: bool = False
 
     @property
     def layers(self) -> list[int]:
@@ -79,17 +101,17 @@ class Trace:
     @property
     def planes(self) -> int:
         """How many turning planes the layer with the most has."""
-        return max(layer.rotation.planes for layer in self.attention)
+        return max(len(layer.rotation.turning) for layer in self.attention)
 
     @property
     def angles(self) -> Float[Tensor, "L F"]:
         """The angle of every entry of the F axis, a row a layer; NaN where a layer has no such entry."""
-        return torch.stack([self.spread(layer.rotation.all_angles(), layer) for layer in self.attention])
+        return torch.stack([self.spread(layer.rotation.all_angles().cpu(), layer) for layer in self.attention])
 
     @property
     def frequency_ids(self) -> list[int]:
         """The F axis: 1 is the fastest plane; a last 0 stands for the dimensions that do not turn."""
-        resting = any(len(layer.rotation.still) for layer in self.attention)
+        resting = any(layer.rotation.rests for layer in self.attention)
         return [*range(1, self.planes + 1), *([0] if resting else [])]
 
     def at(self, position: int) -> Trace:
@@ -98,9 +120,27 @@ class Trace:
             raise BadInput(f"position {position} was not captured; captured queries: {list(self.positions)}")
         return replace(self, query=position)
 
+    def runs(self, elements: int) -> Iterator[tuple[AttentionLayer, ...]]:
+        """The layers in order, neighbours that are alike together as long as their contents stay below this size."""
+        run: tuple[AttentionLayer, ...] = ()
+        for layer in self.attention:
+            size = layer.queries.shape[0] * layer.queries.shape[1] * layer.keys.shape[2] * layer.keys.shape[3]
+            if run and not ((len(run) + 1) * size <= elements and run[0].alike(layer)):
+                yield run
+                run = ()
+            run = (*run, layer)
+        yield run
+
     def placements(self, layer: int) -> Placement:
         """The placement tables of all heads of a layer, in factored form."""
-        return self.attention[layer].placement(self.positions.index(self.query), self.query)
+        return self.placement_of(self.attention[layer])
+
+    def placement_of(self, layer: AttentionLayer) -> Placement:
+        if self.absolute:
+            raise NotMeasurable(
+                'positions travel with the contents of this model: it has scores at level "prompt" only'
+            )
+        return layer.placement(self.positions.index(self.query), self.query)
 
     def placement(self, layer: int, head: int) -> Float[Tensor, "B N N"]:
         """The placement table of one head: the logit of every content (rows) at every position (columns)."""
@@ -115,13 +155,13 @@ class Trace:
 
     def attention_rows(self, layer: int) -> Float[Tensor, "B H T"]:
         """The attention of every head of a layer at the query, rebuilt from queries and keys."""
-        return self.placements(layer).log_attention().exp()
+        return self.attention[layer].placement(self.positions.index(self.query), self.query).attention()
 
     def spread(self, values: Float[Tensor, "*lead F"], layer: AttentionLayer) -> Float[Tensor, "*lead G"]:
         """A layer's values laid on the F axis of the whole trace, NaN where the layer has nothing."""
-        planes = layer.rotation.planes
+        planes = len(layer.rotation.turning)
         full = values.new_full((*values.shape[:-1], len(self.frequency_ids)), torch.nan)
         full[..., :planes] = values[..., :planes]
-        if len(layer.rotation.still):
+        if layer.rotation.rests:
             full[..., -1] = values[..., -1]
         return full

@@ -1,1 +1,1 @@
-"""What people see: terminal tables for now."""
+"""What people see."""

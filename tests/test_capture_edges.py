@@ -1,0 +1,210 @@
+"""What must not slip through between a model and its trace."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GPTJConfig, GPTJForCausalLM
+
+import wherewhat as ww
+from tiny import tiny_model
+from wherewhat.core import measure
+from wherewhat.core.rotation import Rotation
+from wherewhat.core.trace import AttentionLayer, Trace
+
+
+def prompt(batch: int = 1, tokens: int = 25) -> Tensor:
+    return torch.randint(10, 128, (batch, tokens), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "opt", "gpt_neo"])
+def test_a_trace_of_absolute_positions_has_rows_and_no_scores(model_type):
+    trace = ww.capture(tiny_model(model_type), prompt(), level="prompt")
+    assert trace.attention_rows(0).sum(-1) == pytest.approx(1, abs=1e-5)
+    for number in (ww.score, ww.score_frequencies, ww.exclusion, ww.frequency_use):
+        with pytest.raises(ww.NotMeasurable, match="prompt"):
+            number(trace)
+    with pytest.raises(ww.NotMeasurable, match="prompt"):
+        trace.placement(0, 0)
+
+
+def test_angles_changed_in_place_are_measured_again():
+    model = tiny_model("llama")
+    before = ww.capture(model, prompt()).angles
+    model.model.rotary_emb.inv_freq.mul_(0.5)
+    torch.testing.assert_close(ww.capture(model, prompt()).angles, before / 2)
+
+
+def test_norm_weights_changed_in_place_are_followed():
+    model = tiny_model("hunyuan_v1_dense").to(torch.bfloat16)
+    ww.capture(model, prompt())
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("layernorm.weight") and "self_attn" in name:
+                weight.copy_(torch.rand(weight.shape, generator=torch.Generator().manual_seed(2)) + 0.5)
+    known = ww.score(ww.capture(model, prompt()), tau=torch.inf)
+    fresh = ww.score(ww.capture(model, prompt(), check=True), tau=torch.inf)
+    torch.testing.assert_close(known.positional, fresh.positional)
+
+
+def test_captures_in_threads_do_not_meet():
+    model = tiny_model("llama")
+    expected = ww.score(ww.capture(model, prompt())).positional
+    implementation = model.config._attn_implementation
+    results: list[object] = []
+
+    def work() -> None:
+        try:
+            results.extend(ww.score(ww.capture(model, prompt())).positional for _ in range(10))
+        except Exception as error:  # any error of any thread is what this test is about
+            results.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(isinstance(result, Tensor) and torch.equal(result, expected) for result in results)
+    assert len(results) == 30
+    assert model.config._attn_implementation == implementation
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gptj", "jamba", "zamba", "zamba2", "longcat_flash"])
+def test_layers_are_those_of_the_model(model_type):
+    model = tiny_model(model_type)
+    running: list[int] = []
+    layers = next(m for name, m in model.named_modules() if name.split(".")[-1] in ("layers", "h"))
+    shown: list[int] = []
+    handles = [
+        layer.register_forward_pre_hook(lambda *_, number=number: running.append(number))
+        for number, layer in enumerate(layers)
+    ]
+
+    def look(_, __, output):
+        if isinstance(output, tuple) and any(isinstance(o, Tensor) and o.dim() == 4 for o in output[1:]):
+            shown.append(running[-1])
+
+    handles += [
+        m.register_forward_hook(look) for m in model.modules() if type(m).__name__.endswith(("Attention", "MLA"))
+    ]
+    before = model.config._attn_implementation
+    if model_type != "gptj":
+        model.set_attn_implementation("eager")
+    with torch.no_grad():
+        model(input_ids=prompt(), use_cache=False)
+    if model_type != "gptj":
+        model.set_attn_implementation(before)
+    for handle in handles:
+        handle.remove()
+    trace = ww.capture(model, prompt())
+    assert trace.layers == shown != []
+
+
+def test_a_prompt_longer_than_the_table_of_positions():
+    config = GPTJConfig(
+        vocab_size=128, n_positions=32, n_embd=32, n_layer=1, n_head=2, rotary_dim=8, bos_token_id=0, eos_token_id=0
+    )
+    with pytest.raises(ww.BadInput, match="40 tokens, the model takes 32"):
+        ww.capture(GPTJForCausalLM(config), prompt(tokens=40))
+
+
+def test_somebody_elses_wrapper_survives():
+    model = tiny_model("gptj")
+    attention = model.transformer.h[0].attn
+    original = attention._attn
+
+    def wrapper(*args, **kwargs):
+        return original(*args, **kwargs)
+
+    attention._attn = wrapper
+    ww.capture(model, prompt())
+    assert attention._attn is wrapper
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "gpt_oss", "bloom"])
+def test_several_queries_of_several_prompts(model_type):
+    model, ids = tiny_model(model_type), prompt(batch=3)
+    together = ww.capture(model, ids, queries=[14, 20, 24])
+    for query in (14, 20, 24):
+        alone = ww.capture(model, ids[:, : query + 1])
+        for measured in ("positional", "symbolic"):
+            one, other = (getattr(ww.score(t, tau=1e-2), measured) for t in (together.at(query), alone))
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+def test_half_precision_moves_real_scores_little(stories15m, dtype, tolerance):
+    ids = torch.randint(100, 30000, (1, 48), generator=torch.Generator().manual_seed(3))
+    exact = ww.score(ww.capture(stories15m, ids), tau=torch.inf)
+    path = stories15m.config.name_or_path
+    rough = ww.score(ww.capture(ww.load(path, dtype=dtype), ids), tau=torch.inf)
+    for measured in ("positional", "symbolic"):
+        assert (getattr(exact, measured) - getattr(rough, measured)).abs().max() < tolerance
+
+
+def layers_of(
+    rotations: list[Rotation], batch: int = 2, queries: int = 2, bias: int | None = None
+) -> list[AttentionLayer]:
+    draw = torch.Generator().manual_seed(0)
+    made = []
+    for number, rotation in enumerate(rotations):
+        rows = None
+        if number == bias:
+            rows = torch.randn(1, 4, queries, 20, generator=draw)
+        made.append(
+            AttentionLayer(
+                number,
+                torch.randn(batch, 4, queries, 8, generator=draw),
+                torch.randn(batch, 2, 20, 8, generator=draw),
+                rotation,
+                0.5,
+                bias=rows,
+            )
+        )
+    return made
+
+
+def test_layers_worked_through_together_score_as_alone(monkeypatch):
+    fast, slow = (Rotation.half_split(torch.tensor(angles), 8) for angles in ([1.0, 0.3, 0.1], [0.5, 0.2, 0.1]))
+    made = layers_of([fast, fast, slow, fast, fast, fast], bias=4)
+    trace = Trace(tuple(made), (11, 19), 19)
+    assert [len(run) for run in trace.runs(2**21)] == [2, 1, 1, 1, 1]
+    for at in (11, 19):
+        seen = trace.at(at)
+        together = ww.score(seen), ww.score_frequencies(seen), ww.entropy(seen)
+        with monkeypatch.context() as patch:
+            patch.setattr(measure, "PIECE", 1)
+            assert all(len(run) == 1 for run in seen.runs(1))
+            alone = ww.score(seen), ww.score_frequencies(seen), ww.entropy(seen)
+        for one, other in zip(together[:2], alone[:2], strict=True):
+            torch.testing.assert_close(one.positional, other.positional, atol=1e-6, rtol=0)
+            torch.testing.assert_close(one.symbolic, other.symbolic, atol=1e-6, rtol=0)
+        torch.testing.assert_close(together[2], alone[2])
+
+
+def test_planes_of_angle_zero_are_one_entry_and_the_fastest_comes_first():
+    made = layers_of([Rotation.half_split(torch.tensor([0.1, 0.0, 0.9, 0.0]), 8)])
+    trace = Trace(tuple(made), (11, 19), 19)
+    assert trace.frequency_ids == [1, 2, 0]
+    torch.testing.assert_close(trace.angles, torch.tensor([[0.9, 0.1, 0.0]]))
+    assert ww.score_frequencies(trace).symbolic[..., -1] == pytest.approx(1, abs=1e-5)
+    places = torch.arange(20)
+    contents = made[0].rotation.turn(made[0].keys, places, back=True)
+    for content, place in ((3, 12), (12, 3), (7, 7)):
+        key = made[0].rotation.turn(contents[:, :, [content]], torch.tensor([place])).repeat_interleave(2, dim=1)
+        logit = (made[0].queries[:, :, 1] * key[:, :, 0]).sum(-1) * 0.5
+        table = torch.stack([trace.placement(0, head)[:, content, place] for head in range(4)], dim=1)
+        torch.testing.assert_close(table, logit, atol=1e-5, rtol=0)
+
+
+def test_a_sink_that_takes_nearly_everything_leaves_scores():
+    layer = layers_of([Rotation.half_split(torch.tensor([1.0, 0.3, 0.1]), 8)])[0]
+    plain = Trace((layer,), (11, 19), 19)
+    drained = Trace((replace(layer, sinks=torch.full((4,), 200.0)),), (11, 19), 19)
+    one, other = ww.score(plain, tau=torch.inf), ww.score(drained, tau=torch.inf)
+    torch.testing.assert_close(one.positional, other.positional, atol=1e-5, rtol=0)
+    torch.testing.assert_close(one.symbolic, other.symbolic, atol=1e-5, rtol=0)
