@@ -23,7 +23,7 @@ from ..core.rotation import Rotation
 from ..core.trace import AttentionLayer
 from ..errors import NotMeasurable
 from .hook import Record, Recorder, implementation, last_logits_only, quiet_evaluation, recording
-from .probe import Turn, hypotheses_of, measure, shifts_within, stretches_of
+from .probe import Turn, hypotheses_of, measure, shifts_within, stated_angles, stretches_of
 
 # What is tolerated: differences of attention logits as a share of their spread, of keys as a share of the largest, of
 # the model's logits as a share of their norm.
@@ -361,7 +361,7 @@ def angles_in_force(model: PreTrainedModel, length: int) -> tuple[float, ...]:
     if angles_depend_on_length(model):
         with quiet_evaluation(model):
             make_prompt(model, length).run(model)
-    return tuple(angle for stated in hypotheses_of(model) for angle in stated.tolist())
+    return tuple(angle for stated in stated_angles(model) for angle in stated.flatten().tolist())
 
 
 def angles_depend_on_length(model: nn.Module) -> bool:

@@ -82,19 +82,21 @@ def measure(turn: Turn, hypotheses: list[Tensor], dtype: torch.dtype) -> tuple[R
 
 def hypotheses_of(model: nn.Module) -> list[Tensor]:
     """What the model's own buffers say of its angles; frequencies that depend on the length are those in force now."""
-    stated = stated_angles(model)
-    tables = [
-        buffer for name, buffer in model.named_buffers() if name.endswith("embed_positions") and buffer.dim() == 2
-    ]
-    # A table of (sin, cos) rows states its angles in row 1.
-    stated += [torch.asin(table[1, : table.shape[1] // 2].double().clamp(-1, 1)) for table in tables if len(table) > 1]
-    stated += [_geometric(table.shape[1]).to(table.device) for table in tables]
-    unique = {(len(angles), tuple(angles.flatten().tolist())): angles.flatten() for angles in stated}
-    return list(unique.values())
+    guesses: list[Tensor] = []
+    for stated in stated_angles(model):
+        if stated.dim() == 1:
+            guesses.append(stated)
+        else:  # the row of (sin, cos) at position 1
+            half = stated.shape[1] // 2
+            guesses += [torch.asin(stated[0, :half].double().clamp(-1, 1)), _geometric(2 * half).to(stated.device)]
+    return list({(len(angles), tuple(angles.tolist())): angles for angles in guesses}.values())
 
 
 def stated_angles(model: nn.Module) -> list[Tensor]:
-    return [buffer for name, buffer in model.named_buffers(remove_duplicate=False) if name.endswith("inv_freq")]
+    """Buffers that hold angles, and the second row of those that hold a table of their (sin, cos) a position."""
+    buffers = [(name.rpartition(".")[2], buffer) for name, buffer in model.named_buffers(remove_duplicate=False)]
+    angles = [buffer.flatten() for name, buffer in buffers if name.endswith("inv_freq")]
+    return angles + [buffer[1:2] for name, buffer in buffers if name == "embed_positions" and buffer.dim() == 2]
 
 
 def stretches_of(module: nn.Module, head_dim: int) -> list[Tensor]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console, Group
 from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from ..core.kinds import kind
 from ..studies.demo import DemoHead
+from ..studies.profile import Profile
 
 STYLE = {"where": "dark_orange", "what": "deep_sky_blue1", "unfocused": "grey62", "mixed": "default"}
 
@@ -38,6 +41,55 @@ def plane(points: Sequence[tuple[str, float, float]], width: int = 45, height: i
         text.append("\n")
     text.append("     +" + "-" * width + "\n     0" + " " * (width - 1) + "1  positional")
     return text
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar with the time left; silent where nobody looks."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("measuring", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+def show_profile(profile: Profile, console: Console) -> None:
+    """The plane, the purest heads, the correlation and the medians: a profile at a glance."""
+    heads, about = profile.heads, profile.about
+    counts = heads["kind"].value_counts()
+    total = len(heads)
+    first = Text.assemble(
+        (str(about["model"]), "bold"), f": of {total} heads ",
+        (f"{counts.get('where', 0)} look at where", STYLE["where"]), ", ",
+        (f"{counts.get('what', 0)} at what", STYLE["what"]), f", {counts.get('mixed', 0)} at both, ",
+        (f"{counts.get('unfocused', 0)} are unfocused", STYLE["unfocused"]), ".",
+    )  # fmt: skip
+    console.print(first)
+    points = [("o", where, what) for where, what in zip(heads["positional"], heads["symbolic"], strict=True)]
+    console.print(Padding(plane(points), (1, 2)))
+    for name, column in (("where", "positional"), ("what", "symbolic")):
+        best = heads.loc[heads["kind"] == name, ["layer", "head", column]].nlargest(3, column)
+        if len(best):
+            listed = ", ".join(f"{layer}.{head} ({value:.3f})" for layer, head, value in best.to_numpy(dtype=object))
+            console.print(Text.assemble("Purest ", (name, STYLE[name]), f" heads (layer.head): {listed}"))
+    main = about["sensitivity"][0]
+    console.print(
+        f"The two axes correlate with r = {about['correlation']['r']:.2f} (p = {about['correlation']['p']:.1e})."
+    )
+    console.print(
+        "Medians of the first and second half of layers: positional {:.2f}, {:.2f}; symbolic {:.2f}, {:.2f}.".format(
+            *main["median_positional"], *main["median_symbolic"]
+        )
+    )
+    if about["accuracy"] is not None:
+        console.print(
+            f"The model answers {about['accuracy']:.0%} of {len(about['prompts'])} prompts; "
+            f"mean probability of the right answer {about['answer_probability']:.2f}."
+        )
+    worst = max(about["self_check"].values())
+    console.print(
+        f"Self-check: within {worst:.0e} of the model's own attention. "
+        f"Swaps at level {about['level']}, tau {about['tau']:g}."
+    )
 
 
 def show_demo(heads: Sequence[DemoHead], check: dict[str, float], console: Console) -> None:

@@ -1,0 +1,93 @@
+"""Prompts beside the binding task: repeated random tokens, plain text, and the user's own."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput
+from .prompt import Prompt, equal_blocks, token_spans, tokenize
+
+
+def repeats(tokenizer: Any, tokens: int = 64, samples: int = 8, seed: int = 0) -> list[Prompt]:
+    """Random tokens, then the same again up to the last but one: an induction head knows what comes next.
+
+    Blocks are the single tokens of the first copy; BOS, if the model has one, stands before them.
+    """
+    if tokens < 3 or samples < 1:
+        raise BadInput(f"repeats need at least 3 tokens and 1 sample, got {tokens} and {samples}")
+    special = set(tokenizer.all_special_ids)
+    vocabulary = [token for token in range(len(tokenizer)) if token not in special]
+    draw = random.Random(seed)
+    opening = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    prompts = []
+    for _ in range(samples):
+        # One more token than is swapped stands first, in case the model has its sink there.
+        first, *once = draw.choices(vocabulary, k=tokens + 1)
+        start = len(opening) + 1
+        ids = (*opening, first, *once, *once[:-1])
+        blocks = tuple((at, at + 1) for at in range(start, start + tokens))
+        prompts.append(Prompt(ids, blocks, tokenizer.decode(ids), once[-1], tokens - 1))
+    return prompts
+
+
+def plain_text(tokenizer: Any, text: str, width: int = 8, tokens: int = 256, samples: int = 8) -> list[Prompt]:
+    """Stretches of a text cut into blocks of `width` tokens; the first tokens of each stretch belong to no block."""
+    if width < 1 or samples < 1:
+        raise BadInput(f"plain text needs blocks of at least 1 token and 1 sample, got {width} and {samples}")
+    ids, _ = tokenize(tokenizer, text, special=False)
+    opening = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    step = tokens - len(opening)
+    count = min(samples, (len(ids) - 1) // step)
+    if step < 3 * width + 1 or count < 1:
+        raise BadInput(f"{len(ids)} tokens of text are too few for stretches of {tokens} with blocks of {width}")
+    prompts = []
+    for sample in range(count):
+        piece = ids[sample * step : (sample + 1) * step]
+        full = (*opening, *piece)
+        start = len(opening) + width
+        blocks = tuple((at, at + width) for at in range(start, len(full) - width, width))
+        prompts.append(Prompt(full, blocks, tokenizer.decode(full), ids[(sample + 1) * step]))
+    return prompts
+
+
+def own_prompts(tokenizer: Any, path: str | Path) -> list[Prompt]:
+    """The user's prompts, one JSON object a line.
+
+    `{"text": "...", "blocks": [[start, stop], ...], "answer": " red"}` with spans of characters, or
+    `{"ids": [...], "blocks": [[start, stop], ...], "answer": 123}` with spans of tokens; `answer` may be missing.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read ({type(error).__name__})") from error
+    prompts = list(_parse(tokenizer, path, ((number, line) for number, line in enumerate(lines, 1) if line.strip())))
+    if not prompts:
+        raise BadInput(f"{path}: holds no prompts")
+    return prompts
+
+
+def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -> Iterable[Prompt]:
+    for number, line in lines:
+        try:
+            given = json.loads(line)
+            spans = [(int(start), int(stop)) for start, stop in given["blocks"]]
+            answer = given.get("answer")
+            if "ids" in given:
+                ids, text = [int(token) for token in given["ids"]], tokenizer.decode(given["ids"])
+            else:
+                text = str(given["text"])
+                ids, tokens = tokenize(tokenizer, text)
+                spans = token_spans(spans, tokens)
+        except BadInput:
+            raise
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadInput(f"{path}, line {number}: not a prompt ({type(error).__name__}: {error})") from error
+        if isinstance(answer, str):
+            longer, _ = tokenize(tokenizer, text + answer)
+            answer = longer[len(ids)] if longer[: len(ids)] == ids and len(longer) > len(ids) else None
+        kept = equal_blocks(spans)
+        yield Prompt(tuple(ids), tuple(spans[at] for at in kept), text, answer, None, len(spans) - len(kept))

@@ -1,0 +1,73 @@
+"""What a model reads: token ids, the blocks that may change places, and the right answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import BadInput
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt. The query is the last token; every block has the same number of tokens.
+
+    `answer` is the token that should come next, `target` the block that holds it; `left_out` counts statements that
+    stay in the prompt but out of the swaps because their length in tokens differs.
+    """
+
+    ids: tuple[int, ...]
+    blocks: tuple[Span, ...]
+    text: str = ""
+    answer: int | None = None
+    target: int | None = None
+    left_out: int = 0
+
+    @property
+    def query(self) -> int:
+        return len(self.ids) - 1
+
+
+def tokenize(tokenizer: Any, text: str, special: bool = True) -> tuple[list[int], list[Span]]:
+    """Token ids and the characters that each stands for; BOS comes first if the model has one."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise BadInput(f"{type(tokenizer).__name__} does not tell which characters a token stands for")
+    encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+    ids, spans = list(encoded["input_ids"]), [tuple(span) for span in encoded["offset_mapping"]]
+    eos = tokenizer.eos_token_id
+    if special and len(ids) > 1 and ids[-1] == eos and spans[-1][0] == spans[-1][1]:
+        ids, spans = ids[:-1], spans[:-1]
+    bos = tokenizer.bos_token_id
+    if special and bos is not None and (not ids or ids[0] != bos):
+        ids, spans = [bos, *ids], [(0, 0), *spans]
+    return ids, spans
+
+
+def token_spans(characters: Sequence[Span], tokens: Sequence[Span]) -> list[Span]:
+    """The span of tokens of each span of characters; a token belongs where its last character stands.
+
+    >>> token_spans([(0, 4), (4, 9)], [(0, 0), (0, 2), (2, 4), (4, 9)])      # a special token first
+    [(1, 3), (3, 4)]
+    """
+    spans = []
+    for start, stop in characters:
+        inside = [index for index, (low, high) in enumerate(tokens) if low < high and start < high <= stop]
+        spans.append((inside[0], inside[-1] + 1) if inside else (0, 0))
+    return spans
+
+
+def equal_blocks(spans: Sequence[Span]) -> list[int]:
+    """The indices of the spans that have the most common length, so that they can change places.
+
+    >>> equal_blocks([(1, 4), (4, 7), (7, 11), (11, 14)])
+    [0, 1, 3]
+    """
+    lengths = Counter(stop - start for start, stop in spans if stop > start)
+    if not lengths:
+        return []
+    width, _ = lengths.most_common(1)[0]
+    return [index for index, (start, stop) in enumerate(spans) if stop - start == width]
