@@ -186,6 +186,20 @@ def test_layers_worked_through_together_score_as_alone(monkeypatch):
         torch.testing.assert_close(together[2], alone[2])
 
 
+@pytest.mark.parametrize("bias", [None, 0])
+def test_heads_worked_through_in_parts_score_as_together(monkeypatch, bias):
+    layer = layers_of([Rotation.half_split(torch.tensor([1.0, 0.3, 0.1]), 8)], bias=bias)[0]
+    trace = Trace((replace(layer, sinks=torch.arange(4.0)),), (11, 19), 19)
+    together = ww.score(trace), ww.score_frequencies(trace), ww.exclusion(trace)
+    monkeypatch.setattr(measure, "LARGEST", 1)
+    assert len(list(trace.attention[0].parts(1))) == 2
+    alone = ww.score(trace), ww.score_frequencies(trace), ww.exclusion(trace)
+    for one, other in zip(together[:2], alone[:2], strict=True):
+        torch.testing.assert_close(one.positional, other.positional, atol=1e-6, rtol=0)
+        torch.testing.assert_close(one.symbolic, other.symbolic, atol=1e-6, rtol=0)
+    torch.testing.assert_close(together[2].bound, alone[2].bound)
+
+
 def test_planes_of_angle_zero_are_one_entry_and_the_fastest_comes_first():
     made = layers_of([Rotation.half_split(torch.tensor([0.1, 0.0, 0.9, 0.0]), 8)])
     trace = Trace(tuple(made), (11, 19), 19)
@@ -208,3 +222,12 @@ def test_a_sink_that_takes_nearly_everything_leaves_scores():
     one, other = ww.score(plain, tau=torch.inf), ww.score(drained, tau=torch.inf)
     torch.testing.assert_close(one.positional, other.positional, atol=1e-5, rtol=0)
     torch.testing.assert_close(one.symbolic, other.symbolic, atol=1e-5, rtol=0)
+
+
+def test_a_layer_that_is_silent_on_the_prompt_in_use_is_noticed(monkeypatch):
+    model = tiny_model("llama")
+    ww.capture(model, prompt())
+    layer = model.model.layers[1]
+    monkeypatch.setattr(layer.self_attn, "forward", lambda hidden_states, **_: (hidden_states, None))
+    with pytest.raises(ww.NotMeasurable, match="attention calls captured"):
+        ww.capture(model, prompt())

@@ -23,6 +23,9 @@ from .scores import PIECE, PairScores, score_blocks
 from .scores import entropy as placement_entropy
 from .trace import Trace, merge
 
+# Elements of the contents that are held at a time: 64 MB of float32. Longer layers are worked through in parts.
+LARGEST = 2**24
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -54,22 +57,38 @@ def score_frequencies(
     """Where or what, for every frequency of every head taken alone: (B, L, H, F), ID 1 (fastest) first.
 
     The dimensions that do not turn, if a model has any, are the last entry (ID 0, angle 0).
+
+    >>> ww.score_frequencies(trace).symbolic[0, 12, 3, -1]              # doctest: +SKIP
+    tensor(0.9987)
     """
     return _score(trace, blocks, tau, without_first, frequencies=True)
 
 
 def exclusion(trace: Trace) -> Exclusion:
-    """Both sides of the exclusion principle for every head: (B, L, H)."""
+    """Both sides of the exclusion principle for every head: (B, L, H).
+
+    >>> sides = ww.exclusion(trace)                                     # doctest: +SKIP
+    >>> bool((sides.variance <= sides.bound).all())                     # doctest: +SKIP
+    True
+    """
     return Exclusion(*_every_layer(trace, placement_exclusion))
 
 
 def entropy(trace: Trace) -> Float[Tensor, "B L H"]:
-    """How spread out each head's attention is: 1 is uniform."""
+    """How spread out each head's attention is: 1 is uniform.
+
+    >>> ww.entropy(trace)[0, 12, 3]                                     # doctest: +SKIP
+    tensor(0.4210)
+    """
     return _every_layer(trace, lambda placement: (placement_entropy(placement),))[0]
 
 
 def frequency_use(trace: Trace) -> FrequencyUse:
-    """How much every head uses every frequency: (B, L, H, F)."""
+    """How much every head uses every frequency: (B, L, H, F).
+
+    >>> ww.frequency_use(trace).maximum[0, 12, 3].argmax() + 1          # doctest: +SKIP
+    tensor(29)
+    """
     return FrequencyUse(*_every_layer(trace, placement_use, frequencies=True))
 
 
@@ -136,7 +155,9 @@ def _every_layer(
     heads = max(layer.queries.shape[1] for layer in trace.attention)
     results: defaultdict[int, list[Tensor]] = defaultdict(list)
     for run in trace.runs(PIECE):
-        for position, value in enumerate(of_placement(trace.placement_of(merge(run)))):
+        parts = [of_placement(trace.placement_of(part)) for part in merge(run).parts(LARGEST)]
+        for position, values in enumerate(zip(*parts, strict=True)):
+            value = torch.cat(values, dim=1)
             value = trace.spread(value.float(), run[0]) if frequencies else value.float()
             padding = (0, 0) * frequencies + (0, heads - value.shape[1])
             value = torch.nn.functional.pad(value, padding, value=torch.nan).cpu()

@@ -45,6 +45,25 @@ class AttentionLayer:
             sink=None if self.sinks is None else self.sinks.float()[None],
         )
 
+    def size(self) -> int:
+        """Elements of the contents of all heads, as the placement table needs them."""
+        return self.queries.shape[0] * self.queries.shape[1] * self.keys.shape[2] * self.keys.shape[3]
+
+    def parts(self, elements: int) -> Iterator[AttentionLayer]:
+        """The layer some key/value heads at a time, so that the contents of each part stay below this size."""
+        kv_heads = self.keys.shape[1]
+        group, step = self.queries.shape[1] // kv_heads, max(1, kv_heads * elements // max(1, self.size()))
+        for at in range(0, kv_heads, step):
+            heads = slice(at * group, (at + step) * group)
+            shared = self.bias is None or self.bias.shape[1] == 1
+            yield replace(
+                self,
+                queries=self.queries[:, heads],
+                keys=self.keys[:, at : at + step],
+                bias=self.bias if shared or self.bias is None else self.bias[:, heads],
+                sinks=None if self.sinks is None else self.sinks[heads],
+            )
+
     def alike(self, other: AttentionLayer) -> bool:
         """Whether the two can be worked through as one layer with a longer batch."""
         return (
@@ -124,8 +143,7 @@ class Trace:
         """The layers in order, neighbours that are alike together as long as their contents stay below this size."""
         run: tuple[AttentionLayer, ...] = ()
         for layer in self.attention:
-            size = layer.queries.shape[0] * layer.queries.shape[1] * layer.keys.shape[2] * layer.keys.shape[3]
-            if run and not ((len(run) + 1) * size <= elements and run[0].alike(layer)):
+            if run and not ((len(run) + 1) * layer.size() <= elements and run[0].alike(layer)):
                 yield run
                 run = ()
             run = (*run, layer)
