@@ -64,7 +64,7 @@ def build(seed: int = 0) -> Handmade:
     # Rows of +-1 with as many of each: the layer norm leaves them as they are.
     codes = _hadamard(WIDTH)[1 : SYMBOLS + 1]
     appeal = torch.cos(2 * torch.pi * torch.rand(SYMBOLS, generator=generator))  # spread like the cosine of a distance
-    reads_appeal = torch.linalg.lstsq(codes[:, 1:], appeal[:, None]).solution.flatten()
+    reads_appeal = codes.T @ appeal / WIDTH  # the codes are orthogonal, and their coordinate 0 is 1
     model = GPTJForCausalLM(config).eval()
     body: Any = model.transformer  # its parts are plain modules to a type checker
     layer = body.h[0]
@@ -79,9 +79,9 @@ def build(seed: int = 0) -> Handmade:
             query, key = layer.attn.q_proj.weight[first:], layer.attn.k_proj.weight[first:]
             key[0, 0] = 1.0  # the same key everywhere on the plane that turns by 1 ...
             query[0, 0], query[1, 0] = where * gain * _COS, -where * gain * _SIN  # ... and a query one step behind it
-            key[TURNING, 1:] = reads_appeal  # the symbol's appeal on a dimension that does not turn
+            key[TURNING] = reads_appeal  # the symbol's appeal on a dimension that does not turn
             query[TURNING, 0] = what * gain
-    return Handmade(model, codes[:, 1:] @ reads_appeal)
+    return Handmade(model, codes @ reads_appeal)
 
 
 def prompts(count: int, seed: int = 0) -> Int[Tensor, "B T"]:
