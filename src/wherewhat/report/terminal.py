@@ -60,7 +60,7 @@ def show_profile(profile: Profile, console: Console) -> None:
     first = Text.assemble(
         (str(about["model"]), "bold"), f": of {total} heads ",
         (f"{counts.get('where', 0)} look at where", STYLE["where"]), ", ",
-        (f"{counts.get('what', 0)} at what", STYLE["what"]), f", {counts.get('mixed', 0)} at both, ",
+        (f"{counts.get('what', 0)} at what", STYLE["what"]), f", {counts.get('mixed', 0)} are mixed, ",
         (f"{counts.get('unfocused', 0)} are unfocused", STYLE["unfocused"]), ".",
     )  # fmt: skip
     console.print(first)
