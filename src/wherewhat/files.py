@@ -1,0 +1,38 @@
+"""Files that are whole or not there, and tensors that are read back or refused by name."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .errors import BadInput
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """All or nothing: the content goes to a file of its own first and is moved into place when it is on disk."""
+    data = content.encode() if isinstance(content, str) else content
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise BadInput(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file; a damaged one is refused by its name."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
+    except (SafetensorError, OSError) as error:
+        raise BadInput(f"{path}: damaged or unreadable ({error})") from error

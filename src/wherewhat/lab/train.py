@@ -1,0 +1,227 @@
+"""The trainer. All that is random in step s follows from the seed and s, so a run that was killed goes on exactly."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ..errors import BadInput
+from ..files import read_tensors, write_atomically
+from .transformer import Shape, Transformer
+
+Progress = Callable[[int, int, float, float], None]  # step, of steps, loss, accuracy
+
+
+@runtime_checkable
+class Examples(Protocol):
+    """Prompts of one length with the token that comes next, and how many hops lead to it."""
+
+    @property
+    def tokens(self) -> Int[Tensor, "B T"]: ...
+
+    @property
+    def answers(self) -> Int[Tensor, " B"]: ...
+
+    @property
+    def hops(self) -> Int[Tensor, " B"]: ...
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained; the defaults are those of the multi-hop tasks.
+
+    >>> Recipe(steps=200, warmup=20).rate_at(10)
+    5e-05
+    """
+
+    steps: int = 6750
+    batch: int = 64
+    rate: float = 1e-4
+    betas: tuple[float, float] = (0.95, 0.999)
+    decay: float = 1e-4
+    warmup: int = 750
+    schedule: str = "linear"
+    clip: float = 1.0
+    dropout: float = 0.1
+    seed: int = 0
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step: a linear rise, then down to 0 along a line or a cosine."""
+        if step < self.warmup:
+            return self.rate * step / self.warmup
+        left = (self.steps - step) / max(1, self.steps - self.warmup)
+        return self.rate * (left if self.schedule == "linear" else (1 - math.cos(math.pi * left)) / 2)
+
+
+def train(
+    shape: Shape,
+    examples: Examples,
+    validation: Examples,
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    save_at: Sequence[int] = (),
+    about: dict[str, Any] | None = None,
+    progress: Progress = lambda step, steps, loss, accuracy: None,
+) -> Transformer:
+    """Train a model, or go on with one that was interrupted in this folder: the weights come out the same.
+
+    The folder gets `run.json`, `checkpoints/step-*.safetensors` at the steps asked for, `loss.parquet` with loss and
+    learning rate of every step, and `accuracy.parquet` on the validation examples at every checkpoint.
+
+    >>> train(Shape(137), sequences, validation, Recipe(steps=100), "runs/number")     # doctest: +SKIP
+    """
+    run = Run(Transformer(shape, recipe.seed), recipe, Path(folder))
+    run.open(asdict(shape), about or {})
+    steps = {*save_at, recipe.steps}
+    an_epoch = len(examples.tokens) // recipe.batch
+    while True:
+        if run.step in steps:
+            run.keep(validation)
+        if run.step == recipe.steps:
+            return run.model
+        epoch, at = divmod(run.step, an_epoch)
+        rows = _order(len(examples.tokens), recipe.seed, epoch)[at * recipe.batch : (at + 1) * recipe.batch]
+        loss = run.learn(examples.tokens[rows], examples.answers[rows])
+        progress(run.step, recipe.steps, loss, run.accuracy)
+
+
+class Run:
+    """A model on its way through a recipe: what a folder holds, and what one step does."""
+
+    def __init__(self, model: Transformer, recipe: Recipe, folder: Path) -> None:
+        self.model, self.recipe, self.folder = model, recipe, folder
+        self.step = 0
+        self.losses = torch.full((recipe.steps,), math.nan)
+        self.validated: dict[int, list[float]] = {}
+        self.parameters = dict(model.named_parameters())
+        matrices = [value for value in self.parameters.values() if value.dim() > 1]
+        others = [value for value in self.parameters.values() if value.dim() <= 1]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": recipe.decay}, {"params": others, "weight_decay": 0.0}],
+            lr=recipe.rate, betas=recipe.betas, fused=True,
+        )  # fmt: skip
+
+    @property
+    def accuracy(self) -> float:
+        """On the validation examples, when last looked at."""
+        return float(np.mean(self.validated[max(self.validated)])) if self.validated else math.nan
+
+    def learn(self, tokens: Tensor, answers: Tensor) -> float:
+        """One step of the recipe: the loss counts what comes after the last token only."""
+        recipe = self.recipe
+        for group in self.optimizer.param_groups:
+            group["lr"] = recipe.rate_at(self.step)
+        drop = Dropout(recipe.dropout, recipe.seed, self.step)
+        loss = F.cross_entropy(self.model(tokens, last=True, drop=drop)[:, 0], answers)
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+        self.optimizer.step()
+        self.losses[self.step] = loss.detach()
+        self.step += 1
+        return float(loss.detach())
+
+    def keep(self, validation: Examples) -> None:
+        """Save a checkpoint, then all that it takes to go on from here."""
+        self.validated[self.step] = accuracy_by_hops(self.model, validation)
+        weights = {name: value.detach() for name, value in self.parameters.items()}
+        write_atomically(checkpoint_path(self.folder, self.step), save(weights, {"step": str(self.step)}))
+        rows = [
+            {"step": step, "hops": hops, "accuracy": accuracy}
+            for step, by_hops in self.validated.items()
+            for hops, accuracy in enumerate(by_hops, 1)
+        ]
+        steps = range(self.step)
+        rates = [self.recipe.rate_at(step) for step in steps]
+        losses = {"step": steps, "loss": self.losses[: self.step].numpy(), "rate": rates}
+        for name, table in {"accuracy": pd.DataFrame(rows), "loss": pd.DataFrame(losses)}.items():
+            buffer = BytesIO()
+            table.to_parquet(buffer, index=False)
+            write_atomically(self.folder / f"{name}.parquet", buffer.getvalue())
+        moments = {
+            f"{moment}.{name}": self.optimizer.state[value][moment]
+            for name, value in self.parameters.items()
+            for moment in (("exp_avg", "exp_avg_sq", "step") if self.step else ())
+        }
+        state = (
+            weights
+            | moments
+            | {"step": torch.tensor(self.step), "losses": self.losses}
+            | {f"validated.{step}": torch.tensor(by_hops) for step, by_hops in self.validated.items()}
+        )
+        write_atomically(self.folder / "state.safetensors", save(state))
+
+    def open(self, shape: dict[str, Any], about: dict[str, Any]) -> None:
+        """Start in an empty folder, or go on where this very run was stopped."""
+        described = json.dumps({"shape": shape, "recipe": asdict(self.recipe)} | about, indent=1) + "\n"
+        path = self.folder / "run.json"
+        if path.exists() and path.read_text() != described:
+            raise BadInput(f"{self.folder}: holds another run; choose another folder")
+        write_atomically(path, described)
+        if not (self.folder / "state.safetensors").exists():
+            return
+        state = read_tensors(self.folder / "state.safetensors")
+        self.step, self.losses = int(state["step"]), state["losses"]
+        self.validated = {
+            int(name.partition(".")[2]): value.tolist()
+            for name, value in state.items()
+            if name.startswith("validated.")
+        }
+        with torch.no_grad():
+            for name, value in self.parameters.items():
+                value.copy_(state[name])
+                if self.step:
+                    self.optimizer.state[value] = {
+                        moment: state[f"{moment}.{name}"] for moment in ("step", "exp_avg", "exp_avg_sq")
+                    }
+
+
+class Dropout:
+    """Inverted dropout whose masks follow from seed and step alone, two random bytes an element."""
+
+    def __init__(self, rate: float, seed: int, step: int) -> None:
+        self.keep = 1 - rate
+        self.threshold = round(rate * 2**16) - 2**15
+        self.draw = np.random.Generator(np.random.SFC64([seed, step]))
+
+    def __call__(self, values: Tensor) -> Tensor:
+        if self.keep == 1:
+            return values
+        drawn = np.frombuffer(bytearray(self.draw.bytes(2 * values.numel())), dtype=np.int16)
+        mask = torch.from_numpy(drawn).view(values.shape).to(values.device) >= self.threshold
+        return values * (mask * (1 / self.keep))
+
+
+@torch.no_grad()
+def accuracy_by_hops(model: Transformer, examples: Examples, batch: int = 400) -> list[float]:
+    """The share of right answers for 1, 2, ... hops."""
+    right = torch.cat([
+        model(tokens, last=True)[:, 0].argmax(-1) == answers
+        for tokens, answers in zip(examples.tokens.split(batch), examples.answers.split(batch), strict=True)
+    ])  # fmt: skip
+    return [float(right[examples.hops == hops].float().mean()) for hops in range(1, int(examples.hops.max()) + 1)]
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    return folder / "checkpoints" / f"step-{step:06d}.safetensors"
+
+
+@lru_cache(maxsize=1)
+def _order(examples: int, seed: int, epoch: int) -> Int[Tensor, " N"]:
+    """The order of the examples in an epoch."""
+    return torch.from_numpy(np.random.default_rng([seed, epoch]).permutation(examples))

@@ -1,0 +1,190 @@
+"""One small Transformer: pre-norm, attention and MLP side by side as in GPT-J, position through rotation alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Complex, Float, Int
+from torch import Tensor, nn
+
+from ..core.rotation import Rotation
+from ..core.trace import AttentionLayer, Trace
+
+Drop = Callable[[Tensor], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Drop], Tensor]  # queries, keys, values, dropout
+INITIAL_SPREAD = 0.02
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model, and how its positions turn.
+
+    `angles` are those of the planes of every head, fastest first, RoPE's with this base unless given; an angle of 0
+    keeps its plane still, and so do all planes from `still_from` on (NoPE layers).
+
+    >>> Shape(vocabulary=137).frequencies()[:2]
+    (1.0, 0.8659643233600653)
+    """
+
+    vocabulary: int
+    layers: int = 12
+    heads: int = 1
+    width: int = 128
+    hidden: int = 512
+    base: float = 10_000.0
+    angles: tuple[float, ...] | None = None
+    still_from: int | None = None
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+    def frequencies(self, layer: int = 0) -> tuple[float, ...]:
+        """The angle of every plane of a layer."""
+        planes = self.head_dim // 2
+        if self.still_from is not None and layer >= self.still_from:
+            return (0.0,) * planes
+        if self.angles is not None:
+            return (*self.angles, *(0.0,) * (planes - len(self.angles)))
+        return tuple(self.base ** (-plane / planes) for plane in range(planes))
+
+
+class Block(nn.Module):
+    """Attention and MLP side by side, one norm before both, their outputs added to the stream."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.sizes = (2 * shape.width, shape.width, shape.hidden)
+        self.heads = shape.heads
+        self.norm = nn.LayerNorm(shape.width)
+        self.inward = nn.Linear(shape.width, sum(self.sizes), bias=False)  # queries and keys, values, hidden units
+        self.hidden_bias = nn.Parameter(torch.zeros(shape.hidden))
+        self.attention_out = nn.Linear(shape.width, shape.width, bias=False)
+        self.hidden_out = nn.Linear(shape.hidden, shape.width)
+
+    def forward(
+        self, stream: Float[Tensor, "B T W"], wave: Complex[Tensor, "T P"], drop: Drop, last: bool = False
+    ) -> Float[Tensor, "B Q W"]:
+        queries_keys, values, hidden = self.inward(self.norm(stream)).split(self.sizes, -1)
+        turned = turn(queries_keys.unflatten(-1, (2, self.heads, -1)), wave)
+        queries, keys = turned.permute(2, 0, 3, 1, 4)  # B H T D
+        values = values.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        if last:  # all that comes after depends on the last token alone
+            queries, hidden, stream = queries[:, :, -1:], hidden[:, -1:], stream[:, -1:]
+        attended = self.attend(queries, keys, values, drop).transpose(1, 2).flatten(2)
+        activity = F.gelu(hidden + self.hidden_bias, approximate="tanh")
+        return stream + drop(self.attention_out(attended)) + drop(self.hidden_out(activity))
+
+    def attend(
+        self,
+        queries: Float[Tensor, "B H Q D"],
+        keys: Float[Tensor, "B H T D"],
+        values: Float[Tensor, "B H T E"],
+        drop: Drop,
+    ) -> Float[Tensor, "B H Q E"]:
+        """Causal attention of the last Q tokens."""
+        asked, tokens = queries.shape[2], keys.shape[2]
+        logits = queries * queries.shape[-1] ** -0.5 @ keys.mT
+        if asked > 1:
+            unseen = torch.ones(asked, tokens, dtype=torch.bool, device=keys.device).triu(tokens - asked + 1)
+            logits = logits.masked_fill(unseen, -math.inf)
+        return drop(logits.softmax(-1)) @ values
+
+
+class Transformer(nn.Module):
+    """Token ids to logits of the next token.
+
+    >>> model = Transformer(Shape(vocabulary=137, layers=2), seed=0)
+    >>> model(torch.randint(137, (4, 17))).shape
+    torch.Size([4, 17, 137])
+    """
+
+    def __init__(self, shape: Shape, seed: int = 0) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
+        self.unembedding = nn.Linear(shape.width, shape.vocabulary)
+        draw = torch.Generator().manual_seed(seed)
+        for part in self.modules():
+            if isinstance(part, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(part.weight, std=INITIAL_SPREAD, generator=draw)
+            if isinstance(part, nn.Linear) and part.bias is not None:
+                nn.init.zeros_(part.bias)
+        self._waves: dict[tuple[object, ...], Tensor] = {}
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embedding
+
+    def forward(
+        self, input_ids: Int[Tensor, "B T"], *, last: bool = False, drop: Drop = lambda values: values
+    ) -> Float[Tensor, "B Q V"]:
+        """The logits after every token, or after the `last` alone (B, 1, V), which is cheaper."""
+        stream = drop(self.embedding(input_ids))
+        for layer, block in enumerate(self.blocks):
+            wave = self.wave(layer, input_ids.shape[1])
+            stream = block(stream, wave, drop, last and layer == self.shape.layers - 1)
+        return self.unembedding(self.norm(stream))
+
+    def rotation(self, layer: int) -> Rotation:
+        """How position turns the queries and keys of a layer."""
+        angles = torch.tensor(self.shape.frequencies(layer), device=self.device)
+        return Rotation.interleaved(angles, self.shape.head_dim)
+
+    def wave(self, layer: int, tokens: int) -> Complex[Tensor, "T P"]:
+        """The turn of every plane at every position, kept for the next call."""
+        frequencies, dtype = self.shape.frequencies(layer), self.embedding.weight.dtype
+        key = (frequencies, tokens, dtype, self.device)
+        if key not in self._waves:
+            phases = torch.arange(tokens).double()[:, None] * torch.tensor(frequencies, dtype=torch.float64)
+            made = torch.polar(torch.ones_like(phases), phases)
+            self._waves[key] = made.to(self.device, torch.complex128 if dtype == torch.float64 else torch.complex64)
+        return self._waves[key]
+
+    @contextmanager
+    def attending(self, change: Callable[[int, Attend], Attend]) -> Iterator[None]:
+        """Within this context layer l attends through `change(l, its own way)`; afterwards as ever."""
+        try:
+            for layer, block in enumerate(self.blocks):
+                block.attend = change(layer, block.attend)
+            yield
+        finally:
+            for block in self.blocks:
+                vars(block).pop("attend", None)
+
+    @torch.no_grad()
+    def trace(self, input_ids: Int[Tensor, "B T"], positions: Sequence[int]) -> Trace:
+        """One forward pass, of which the queries at these positions and all keys are kept."""
+        layers: list[AttentionLayer] = []
+        seen, tokens = max(positions) + 1, input_ids.shape[1]
+
+        def watch(layer: int, attend: Attend) -> Attend:
+            def watched(queries: Tensor, keys: Tensor, values: Tensor, drop: Drop) -> Tensor:
+                first = tokens - queries.shape[2]
+                asked = queries[:, :, [position - first for position in positions]]
+                layers.append(
+                    AttentionLayer(layer, asked, keys[:, :, :seen], self.rotation(layer), keys.shape[-1] ** -0.5)
+                )
+                return attend(queries, keys, values, drop)
+
+            return watched
+
+        with self.attending(watch):
+            logits = self(input_ids, last=tuple(positions) == (tokens - 1,))
+        return Trace(tuple(layers), tuple(positions), positions[-1], logits[:, -1])
+
+
+def turn(vectors: Float[Tensor, "B T two H D"], wave: Complex[Tensor, "T P"]) -> Float[Tensor, "B T two H D"]:
+    """Neighbouring dimensions form a plane, which turns with its position."""
+    planes = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(planes * wave[:, None, None]).flatten(-2)

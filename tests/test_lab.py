@@ -1,0 +1,204 @@
+"""The lab's Transformer against Hugging Face's GPT-J, and runs that are killed against runs that are not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from transformers import GPTJConfig, GPTJForCausalLM
+
+import wherewhat as ww
+from wherewhat.errors import BadInput
+from wherewhat.lab import Recipe, Shape, Transformer, from_gptj, to_gptj, train
+from wherewhat.lab.train import Dropout
+from wherewhat.tasks import Number
+
+SMALL = Shape(vocabulary=41, layers=3, heads=2, width=24, hidden=40)
+
+
+def random_ids(vocabulary: int, tokens: int = 17) -> torch.Tensor:
+    return torch.randint(vocabulary, (5, tokens), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    "shape", [SMALL, Shape(137), Shape(41, 2, 2, 32, 64, angles=tuple(10_000 ** (-k / 3) for k in range(3)))]
+)
+def test_export_and_import_give_the_same_logits(shape: Shape) -> None:
+    model = Transformer(shape, seed=3)
+    for block in model.blocks:  # biases away from zero
+        torch.nn.init.normal_(block.hidden_bias)
+        torch.nn.init.normal_(block.hidden_out.bias)
+    ids = random_ids(shape.vocabulary)
+    with torch.no_grad():
+        ours = model(ids)
+        theirs = to_gptj(model)
+        assert (theirs(ids).logits - ours).abs().max() < 1e-5
+        assert (from_gptj(theirs)(ids) - ours).abs().max() < 1e-5
+
+
+def test_import_of_a_gptj_made_by_hugging_face(tmp_path: Path) -> None:
+    config = GPTJConfig(vocab_size=50, n_positions=64, n_embd=32, n_layer=2, n_head=2, rotary_dim=8, bos_token_id=0)
+    theirs = GPTJForCausalLM(config).eval()
+    theirs.save_pretrained(tmp_path)
+    ours = from_gptj(GPTJForCausalLM.from_pretrained(tmp_path).eval())
+    ids = random_ids(50)
+    with torch.no_grad():
+        assert (theirs(ids).logits - ours(ids)).abs().max() < 1e-5
+
+
+def test_what_gptj_cannot_say_is_refused() -> None:
+    for shape in (Shape(41, 2, still_from=1), Shape(41, 2, base=500.0), Shape(41, 2, angles=(0.8,))):
+        with pytest.raises(BadInput, match="GPT-J knows only"):
+            to_gptj(Transformer(shape))
+
+
+def test_the_last_token_alone_is_what_all_tokens_give() -> None:
+    model = Transformer(SMALL)
+    with torch.no_grad():
+        assert torch.allclose(model(random_ids(41), last=True), model(random_ids(41))[:, -1:], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "shape", [SMALL, Shape(41, 3, 1, 24, 40, still_from=1), Shape(41, 2, 2, 24, 40, angles=(0.8,))]
+)
+def test_capture_gives_the_rows_of_the_model(shape: Shape) -> None:
+    """Scores through capture, against softmax rows read off a plain forward pass with contents exchanged by hand."""
+    model = Transformer(shape, seed=2)
+    for value in model.parameters():
+        value.data *= 4  # peaked heads
+    ids = random_ids(41, 9)
+    trace = ww.capture(model, ids)
+    assert torch.allclose(trace.output, model(ids)[:, -1].detach(), atol=1e-4)
+    for layer in range(shape.layers):
+        assert torch.allclose(trace.attention_rows(layer), own_rows(model, ids, layer), atol=1e-5)
+
+
+def test_capture_agrees_with_the_exported_model() -> None:
+    model = Transformer(Shape(137), seed=5)
+    for value in model.parameters():
+        value.data *= 2
+    ids = random_ids(137)
+    ours, theirs = ww.capture(model, ids), ww.capture(to_gptj(model), ids)
+    for one, other in ((ww.score(ours), ww.score(theirs)), (ww.score_frequencies(ours), ww.score_frequencies(theirs))):
+        assert torch.allclose(one.positional, other.positional, atol=1e-4)
+        assert torch.allclose(one.symbolic, other.symbolic, atol=1e-4)
+
+
+def own_rows(model: Transformer, ids: torch.Tensor, layer: int) -> torch.Tensor:
+    """The last attention row of a layer, watched from outside: identity values make attention its own output."""
+    rows: list[torch.Tensor] = []
+
+    def watch(number, attend):
+        def watched(queries, keys, values, drop):
+            if number == layer:
+                eye = torch.eye(keys.shape[2]).expand(*keys.shape[:3], -1)
+                rows.append(attend(queries, keys, eye, drop)[:, :, -1].detach())
+            return attend(queries, keys, values, drop)
+
+        return watched
+
+    with model.attending(watch):
+        model(ids)
+    return rows[0]
+
+
+@pytest.mark.parametrize(
+    "ids", [torch.zeros(1, 1, dtype=torch.long), torch.full((1, 5), 99), torch.zeros(2, 0, dtype=torch.long)]
+)
+def test_capture_refuses_bad_prompts(ids: torch.Tensor) -> None:
+    with pytest.raises(BadInput):
+        ww.capture(Transformer(SMALL), ids)
+
+
+def test_dropout_keeps_the_mean_and_follows_from_seed_and_step() -> None:
+    ones = torch.ones(1000, 500)
+    dropped = Dropout(0.1, seed=0, step=4)(ones)
+    assert abs(float((dropped == 0).float().mean()) - 0.1) < 2e-3
+    assert abs(float(dropped.mean()) - 1) < 2e-3
+    assert torch.equal(dropped, Dropout(0.1, seed=0, step=4)(ones))
+    assert not torch.equal(dropped, Dropout(0.1, seed=0, step=5)(ones))
+    assert Dropout(0.0, 0, 0)(ones) is ones
+
+
+def test_schedules() -> None:
+    linear, cosine = Recipe(steps=100, warmup=10), Recipe(steps=100, warmup=10, schedule="cosine")
+    assert [linear.rate_at(step) for step in (0, 5, 10, 55, 100)] == pytest.approx([0, 5e-5, 1e-4, 5e-5, 0])
+    assert [cosine.rate_at(step) for step in (0, 5, 10, 55, 100)] == pytest.approx([0, 5e-5, 1e-4, 5e-5, 0])
+
+
+def test_one_step_is_what_torch_would_do() -> None:
+    """A step without dropout, against the exported GPT-J trained by torch's own AdamW."""
+    from wherewhat.lab.train import Run
+
+    sequences = Number().sample(64)
+    model = Transformer(Shape(137, layers=2), seed=1)
+    theirs = to_gptj(model, dropout=0.0).train()
+    recipe = Recipe(steps=10, warmup=1, dropout=0.0)
+    run = Run(model, recipe, Path("unused"))
+    run.step = 1
+    run.learn(sequences.tokens, sequences.answers)
+    decayed = [value for value in theirs.parameters() if value.dim() > 1]
+    plain = [value for value in theirs.parameters() if value.dim() <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 1e-4}, {"params": plain, "weight_decay": 0.0}],
+        lr=1e-4,
+        betas=(0.95, 0.999),
+    )
+    loss = torch.nn.functional.cross_entropy(theirs(sequences.tokens).logits[:, -1], sequences.answers)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+    optimizer.step()
+    with torch.no_grad():
+        difference = model.eval()(sequences.tokens) - theirs.eval()(sequences.tokens).logits
+    assert difference.abs().max() < 2e-5
+    assert run.losses[1] == pytest.approx(float(loss.detach()), abs=1e-5)
+
+
+KILLABLE = """
+import sys, torch
+torch.set_num_threads(1)
+from wherewhat.lab import Recipe, Shape, train
+from wherewhat.tasks import Number
+task = Number()
+train(Shape(137, layers=2), task.sample(2000), task.sample(80, 1), Recipe(steps=120, warmup=10), sys.argv[1],
+      save_at=range(0, 121, 20))
+"""
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path) -> None:
+    def start(folder: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", KILLABLE, str(tmp_path / folder)])
+
+    assert start("whole").wait() == 0
+    draw = torch.Generator().manual_seed(0)
+    killed = 0
+    for _ in range(3):
+        process = start("killed")
+        seen = len(list((tmp_path / "killed").glob("checkpoints/*")))
+        while process.poll() is None and len(list((tmp_path / "killed").glob("checkpoints/*"))) <= seen:
+            time.sleep(0.01)
+        time.sleep(0.3 * float(torch.rand(1, generator=draw)))
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            killed += 1
+        process.wait()
+    assert killed
+    assert start("killed").wait() == 0
+    for name in ("state.safetensors", "checkpoints/step-000120.safetensors", "loss.parquet", "accuracy.parquet"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
+    assert pd.read_parquet(tmp_path / "whole" / "accuracy.parquet").shape == (7 * 4, 3)
+
+
+def test_another_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    task = Number()
+    some = task.sample(64)
+    train(Shape(137, layers=1), some, some, Recipe(steps=1), tmp_path)
+    with pytest.raises(BadInput, match="another run"):
+        train(Shape(137, layers=1), some, some, Recipe(steps=2), tmp_path)
