@@ -6,12 +6,15 @@ import json
 from itertools import pairwise
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import wherewhat as ww
 from conftest import weights
-from wherewhat.prompts import KINDS, binding, own_prompts, plain_text, repeats
-from wherewhat.prompts.binding import NAMES
+from wherewhat.prompts import KINDS, TEMPLATES, Task, binding, make_prompts, own_prompts, plain_text, repeats
+from wherewhat.prompts.binding import NAMES, _token_forms, _words_apart
+from wherewhat.prompts.prompt import answer_token, tokenize
+from wherewhat.prompts.task import longest
 
 MODELS = ["stories260K", "stories15M", "SmolLM2-135M-Instruct-GGUF"]
 
@@ -30,24 +33,103 @@ def test_there_are_names_for_512_pairs():
     assert len(set(NAMES)) == len(NAMES) > 512
 
 
+def built_tokenizer(form: str) -> PreTrainedTokenizerFast:
+    """Tokenizers of other families, trained on the spot: no BOS, unknown words, spaces of their own."""
+    forms = {
+        "words": (models.WordLevel(unk_token="[UNK]"), pre_tokenizers.Whitespace(), None, trainers.WordLevelTrainer),
+        "pieces": (
+            models.WordPiece(unk_token="[UNK]"),
+            pre_tokenizers.BertPreTokenizer(),
+            None,
+            trainers.WordPieceTrainer,
+        ),
+        "bytes": (
+            models.BPE(),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            decoders.ByteLevel(),
+            trainers.BpeTrainer,
+        ),
+        "characters": (models.BPE(unk_token="[UNK]"), pre_tokenizers.Split("", "isolated"), None, trainers.BpeTrainer),
+    }
+    model, cut, decoder, trainer = forms[form]
+    made = Tokenizer(model)
+    made.pre_tokenizer = cut
+    if decoder is not None:
+        made.decoder = decoder
+    words = [*NAMES, *(word for kind in KINDS.values() for word in kind.words)]
+    parts = [part for template in TEMPLATES.values() for part in vars(template).values()]
+    parts += [part for kind in KINDS.values() for part in (kind.noun, kind.about, kind.says, kind.asks)]
+    made.train_from_iterator(
+        [f"A {word} is here: {word}, {word}." for word in words] + parts, trainer(special_tokens=["[UNK]"])
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]")
+
+
+@pytest.fixture(scope="module", params=["words", "pieces", "bytes", "characters", *MODELS])
+def any_tokenizer(request):
+    if request.param in MODELS:
+        return AutoTokenizer.from_pretrained(weights(request.param), model_max_length=10**6)
+    return built_tokenizer(request.param)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_block_is_one_statement(tokenizer, kind):
-    for prompt in binding(tokenizer, pairs=12, samples=3, kind=kind):
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_each_block_is_one_statement_and_the_answer_is_told_by_the_next_token(any_tokenizer, template, kind):
+    for prompt in binding(any_tokenizer, pairs=12, samples=3, kind=kind, template=template):
         assert len(prompt.blocks) + prompt.left_out == 12
+        assert len(prompt.blocks) >= 6
         assert len({stop - start for start, stop in prompt.blocks}) == 1
-        for start, stop in prompt.blocks:
-            said = tokenizer.decode(prompt.ids[start:stop]).strip()
-            assert said in prompt.text
-            assert said[0].isupper()
-            assert said.count(".") == 1
-            assert said.endswith(".")
+        assert all(later == stop for (_, stop), (later, _) in pairwise(prompt.blocks)) or prompt.left_out
+        for (start, stop), label in zip(prompt.blocks, prompt.labels, strict=True):
+            assert label in prompt.text
+            assert label.endswith(".")
+            assert squeezed(any_tokenizer, prompt.ids[start:stop]) == label.replace(" ", "")
+        told = squeezed(any_tokenizer, [prompt.answer])
+        assert told
+        target = prompt.labels[prompt.target]
+        words = [word for word in KINDS[kind].words if f" {word}" in target.removesuffix(".")]
+        assert any(word.startswith(told) for word in words)
+        others = {word for label in prompt.labels for word in KINDS[kind].words if f" {word}" in label} - set(words)
+        assert not any(any_tokenizer.tokenize(f" {word}") == any_tokenizer.tokenize(f" {words[0]}") for word in others)
+
+
+def squeezed(tokenizer, ids) -> str:
+    """What tokens say, without the spaces that tokenizers add or leave out."""
+    return tokenizer.decode(list(ids)).replace(" ", "").replace("##", "")
+
+
+def test_a_space_that_is_a_token_of_its_own_belongs_to_the_prompt():
+    characters = built_tokenizer("characters")
+    prompt = binding(characters, pairs=4, samples=1)[0]
+    assert prompt.text.endswith(" likes")
+    assert characters.decode(prompt.ids[-1:]) == " "
+    assert characters.decode([prompt.answer]).strip()
+
+
+def test_answers_that_a_tokenizer_does_not_know_are_not_judged():
+    words = built_tokenizer("words")
+    ids, answer = answer_token(words, words("Alice likes")["input_ids"], "Alice likes", " xylophone")
+    assert answer is None
+    assert len(ids) == 2
+
+
+def test_an_answer_that_grows_together_with_the_prompt_is_not_judged(smol):
+    ids, _ = tokenize(smol, "Alice li")
+    assert answer_token(smol, ids, "Alice li", "kes") == (ids, None)
+
+
+def test_the_first_tokens_of_words_tell_them_apart(any_tokenizer):
+    for kind in KINDS.values():
+        words = _words_apart(any_tokenizer, kind.words)
+        firsts = [token for _, token in _token_forms(any_tokenizer, words)]
+        assert len(set(firsts)) == len(words) >= 2
 
 
 def test_a_preamble_and_bos_come_before_the_first_block(tokenizer):
     prompt = binding(tokenizer, pairs=4, samples=1)[0]
     assert prompt.ids[0] == tokenizer.bos_token_id
     before = tokenizer.decode(prompt.ids[: prompt.blocks[0][0]], skip_special_tokens=True).strip()
-    assert before == KINDS["color"].preamble
+    assert before == "Here is a list of what people like."
 
 
 def test_the_answer_continues_the_prompt_and_stands_in_the_target(smol):
@@ -111,6 +193,7 @@ def test_own_prompts_by_characters_and_by_tokens(smol, tmp_path):
         ("not json", "line 1"),
         ('{"text": "a"}', "line 1"),
         ('{"ids": [1], "blocks": 3}', "line 1"),
+        ('{"ids": [1, 2, 3, 4], "blocks": [[1, 2]]}', "line 1: 1 blocks of equal length"),
     ],
 )
 def test_own_prompts_that_are_none(smol, tmp_path, content, said):
@@ -120,7 +203,38 @@ def test_own_prompts_that_are_none(smol, tmp_path, content, said):
         own_prompts(smol, path)
 
 
-@pytest.mark.parametrize("wrong", [{"pairs": 1}, {"pairs": 513}, {"samples": 0}, {"kind": "smell"}])
+def test_as_many_pairs_as_fit(smol):
+    for context in (60, 100, 177, 256):
+        prompts, task = make_prompts(Task("binding"), smol, context)
+        assert longest(prompts) <= context < longest(binding(smol, pairs=task.pairs + 1))
+        assert task.settings()["pairs"] == task.pairs == len(prompts[0].blocks) + prompts[0].left_out
+    assert make_prompts(Task("binding"), smol, 8192)[1].pairs == 64
+    with pytest.raises(ww.BadInput, match="more than the 20"):
+        make_prompts(Task("binding"), smol, 20)
+    with pytest.raises(ww.BadInput, match="more than the 256 that the model takes; use fewer pairs"):
+        make_prompts(Task("binding", pairs=200), smol, 256)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"name": "juggling"}, "no task 'juggling'"),
+        ({"name": "missing.txt"}, "missing.txt: cannot be read"),
+        ({"name": "repeats", "pairs": 8}, "--pairs does not apply to the task repeats"),
+        ({"name": "binding", "width": 4}, "--width does not apply to the task binding"),
+        ({"samples": 0}, "samples must be at least 1"),
+        ({"pairs": 513}, "pairs must be 2 to 512"),
+        ({"template": "sonnet"}, "no template 'sonnet'"),
+    ],
+)
+def test_tasks_that_cannot_be(wrong, said):
+    with pytest.raises(ww.BadInput, match=said):
+        Task(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"pairs": 1}, {"pairs": 513}, {"samples": 0}, {"kind": "smell"}, {"template": "sonnet"}]
+)
 def test_binding_prompts_that_cannot_be(smol, wrong):
     with pytest.raises(ww.BadInput):
         binding(smol, **wrong)

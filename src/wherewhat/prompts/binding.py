@@ -7,31 +7,66 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ..errors import BadInput
-from .prompt import Prompt, Span, equal_blocks, token_spans, tokenize
+from .prompt import Prompt, answer_token, equal_blocks, token_spans, tokenize
 
 NAMES = files("wherewhat.prompts").joinpath("names.txt").read_text(encoding="utf-8").split()
+MOST_PAIRS = 512
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of attribute: how it is stated and asked for, and its words."""
+    """A kind of attribute: its name, the words of the plain statement and question about it, and its values."""
+
+    noun: str
+    about: str
+    says: str
+    asks: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Template:
+    """How pairs are announced, stated, asked for and answered; the parts of a kind stand in braces."""
 
     preamble: str
     statement: str
     question: str
-    answer: str
-    words: tuple[str, ...]
+    opening: str
 
+
+TEMPLATES = {
+    "plain": Template("Here is a list of {about}.", "{name} {says} {word}.", "{asks}", "{name} {says}"),
+    "favorite": Template(
+        "Here is a list of people, each with a favorite {noun}.",
+        "The favorite {noun} of {name} is {word}.",
+        "What is the favorite {noun} of {name}?",
+        "The favorite {noun} of {name} is",
+    ),
+    "record": Template(
+        "Here is a list of names, each with one {noun}.",
+        "{name}: {word}.",
+        "Which {noun} stands beside {name}?",
+        "{name}:",
+    ),
+    # The answer comes before its name: matching what precedes it does not find it.
+    "owner": Template(
+        "Here is a list of people, each with one {noun}.",
+        "The {noun} {word} belongs to {name}.",
+        "Which {noun} belongs to {name}?",
+        "The {noun} of {name} is",
+    ),
+}
 
 KINDS = {
     "color": Kind(
-        "Here is a list of what people like.",
-        "{name} likes {word}.",
+        "color",
+        "what people like",
+        "likes",
         "What color does {name} like?",
-        "{name} likes",
         tuple(
             "red blue green yellow orange purple pink brown black white gray gold silver violet indigo turquoise beige "
             "cyan magenta crimson scarlet ivory olive navy teal coral amber bronze copper lavender maroon peach ruby "
@@ -39,10 +74,10 @@ KINDS = {
         ),
     ),
     "fruit": Kind(
-        "Here is a list of what people ate today.",
-        "{name} ate the {word}.",
+        "fruit",
+        "what people ate today",
+        "ate the",
         "Which fruit did {name} eat?",
-        "{name} ate the",
         tuple(
             "apple banana cherry grape lemon lime mango melon orange peach pear plum fig kiwi papaya apricot coconut "
             "pineapple strawberry raspberry blueberry blackberry watermelon date olive guava lychee quince nectarine "
@@ -50,10 +85,10 @@ KINDS = {
         ),
     ),
     "city": Kind(
-        "Here is a list of where people live.",
-        "{name} lives in {word}.",
+        "city",
+        "where people live",
+        "lives in",
         "Which city does {name} live in?",
-        "{name} lives in",
         tuple(
             "London Paris Berlin Rome Madrid Vienna Prague Dublin Lisbon Athens Oslo Stockholm Copenhagen Helsinki "
             "Warsaw Budapest Moscow Istanbul Cairo Lagos Nairobi Delhi Mumbai Tokyo Beijing Shanghai Seoul Bangkok "
@@ -62,10 +97,10 @@ KINDS = {
         ),
     ),
     "animal": Kind(
-        "Here is a list of the animals that people keep.",
-        "{name} keeps a {word}.",
+        "animal",
+        "the animals that people keep",
+        "keeps a",
         "Which animal does {name} keep?",
-        "{name} keeps a",
         tuple(
             "dog cat horse cow pig goat sheep rabbit mouse rat hamster parrot pigeon duck goose chicken turkey donkey "
             "camel llama snake lizard turtle frog fox wolf bear lion tiger monkey".split()
@@ -75,82 +110,114 @@ KINDS = {
 
 
 def binding(
-    tokenizer: Any, pairs: int = 64, samples: int = 8, seed: int = 0, kind: str = "color", chat: bool = False
+    tokenizer: Any,
+    pairs: int = 64,
+    samples: int = 8,
+    seed: int = 0,
+    kind: str = "color",
+    chat: bool = False,
+    template: str = "plain",
 ) -> list[Prompt]:
     """Prompts of `pairs` statements, a question about one of them, and the beginning of its answer.
 
-    Names and words are chosen among those that give statements of equal length with this tokenizer; where these do
-    not suffice, others fill up the prompt and stay out of the swaps. The statement asked about walks evenly through
-    the prompt from sample to sample.
+    Names and words are chosen among those that give statements of equal length with this tokenizer, words also so that
+    their first tokens tell them apart; where names do not suffice, others fill up the prompt and stay out of the
+    swaps. The statement asked about walks evenly through the prompt from sample to sample.
 
     >>> prompt = binding(tokenizer, pairs=16, samples=1)[0]            # doctest: +SKIP
     >>> prompt.text                                                    # doctest: +SKIP
     'Here is a list of what people like. Alice likes red. ... What color does Alice like? Alice likes'
     """
-    if kind not in KINDS:
-        raise BadInput(f"no attribute kind {kind!r}; there are {', '.join(KINDS)}")
-    if not 2 <= pairs <= 512:
-        raise BadInput(f"pairs must be 2 to 512, got {pairs}")
-    if samples < 1:
-        raise BadInput(f"samples must be at least 1, got {samples}")
+    check_binding(pairs, samples, kind, template)
     if chat and not getattr(tokenizer, "chat_template", None):
         raise BadInput("the tokenizer has no chat template")
-    form = KINDS[kind]
-    names = _most_alike(tokenizer, NAMES, pairs)
-    words = _most_alike(tokenizer, form.words, 8)
+    names, words = _names_alike(tokenizer, pairs), _words_apart(tokenizer, KINDS[kind].words)
     draw = random.Random(seed)
     first = draw.random()
     prompts = []
     for sample in range(samples):
-        people = draw.sample(names if len(names) < len(NAMES) else names[:pairs], pairs)
-        liked = [draw.choice(words) for _ in people]
+        people = draw.sample(names, pairs)
+        given = list(zip(people, (draw.choice(words) for _ in people), strict=True))
         asked = int((first + sample / samples) % 1 * pairs)
-        prompts.append(_binding_prompt(tokenizer, form, people, liked, asked, chat))
+        prompts.append(_binding_prompt(tokenizer, KINDS[kind], TEMPLATES[template], given, asked, chat))
     return prompts
 
 
+def check_binding(pairs: int, samples: int, kind: str, template: str) -> None:
+    """Refuse what no tokenizer could make a prompt of."""
+    if kind not in KINDS:
+        raise BadInput(f"no attribute kind {kind!r}; there are {', '.join(KINDS)}")
+    if template not in TEMPLATES:
+        raise BadInput(f"no template {template!r}; there are {', '.join(TEMPLATES)}")
+    if not 2 <= pairs <= MOST_PAIRS:
+        raise BadInput(f"pairs must be 2 to {MOST_PAIRS}, got {pairs}")
+    if samples < 1:
+        raise BadInput(f"samples must be at least 1, got {samples}")
+
+
 def _binding_prompt(
-    tokenizer: Any, form: Kind, people: Sequence[str], liked: Sequence[str], asked: int, chat: bool
+    tokenizer: Any, kind: Kind, template: Template, given: Sequence[tuple[str, str]], asked: int, chat: bool
 ) -> Prompt:
-    statements = [" " + form.statement.format(name=name, word=word) for name, word in zip(people, liked, strict=True)]
-    question = " " + form.question.format(name=people[asked])
-    body = form.preamble + "".join(statements) + question
-    opening = form.answer.format(name=people[asked])
+    def fill(part: str, name: str = "", word: str = "") -> str:
+        asks = kind.asks.format(name=name)
+        return part.format(name=name, word=word, noun=kind.noun, about=kind.about, says=kind.says, asks=asks)
+
+    name, word = given[asked]
+    preamble, statements = fill(template.preamble), [" " + fill(template.statement, *pair) for pair in given]
+    body = preamble + "".join(statements) + " " + fill(template.question, name)
+    opening = fill(template.opening, name)
     if chat:
         message = [{"role": "user", "content": body}]
         text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True) + opening
     else:
         text = f"{body} {opening}"
-    at = text.index(statements[0], text.index(form.preamble))
-    characters: list[Span] = []
-    for statement in statements:
-        characters.append((at, at + len(statement)))
-        at += len(statement)
+    at = text.index(statements[0], text.index(preamble))
+    ends = [at, *(at + length for length in accumulate(map(len, statements)))]
     ids, tokens = tokenize(tokenizer, text, special=not chat)
-    spans = token_spans(characters, tokens)
+    spans = token_spans(list(pairwise(ends)), tokens)
     kept = equal_blocks(spans)
-    longer, _ = tokenize(tokenizer, f"{text} {liked[asked]}", special=not chat)
+    if kept and asked not in kept:  # a block is asked about: the nearest one
+        nearest = min(kept, key=lambda index: abs(index - asked))
+        return _binding_prompt(tokenizer, kind, template, given, nearest, chat)
+    ids, answer = answer_token(tokenizer, ids, text, f" {word}", special=not chat)
     return Prompt(
         ids=tuple(ids),
         blocks=tuple(spans[index] for index in kept),
         text=text,
-        answer=longer[len(ids)] if longer[: len(ids)] == ids and len(longer) > len(ids) else None,
+        answer=answer,
         target=kept.index(asked) if asked in kept else None,
         left_out=len(statements) - len(kept),
+        choices=len({liked for _, liked in given}),
+        labels=tuple(statements[index].strip() for index in kept),
     )
 
 
-def _most_alike(tokenizer: Any, words: Sequence[str], wanted: int) -> list[str]:
-    """Words of one length in tokens, the shortest with enough of them; else the most common length first."""
-    spans: list[Span] = []
-    at = 0
-    for word in words:
-        spans.append((max(at - 1, 0), at + len(word)))
-        at += len(word) + 1
-    _, tokens = tokenize(tokenizer, " ".join(words), special=False)
-    lengths = [stop - start for start, stop in token_spans(spans, tokens)]
+def _names_alike(tokenizer: Any, pairs: int) -> list[str]:
+    """Names of one length in tokens, the shortest with enough of them; else the most common length, then the rest."""
+    lengths = [length for length, _ in _token_forms(tokenizer, NAMES)]
     common = Counter(lengths)
-    enough = [length for length, count in common.items() if count >= wanted]
+    enough = [length for length, count in common.items() if count >= pairs]
     best = min(enough) if enough else common.most_common(1)[0][0]
-    alike = [word for word, length in zip(words, lengths, strict=True) if length == best]
-    return alike if enough else alike + [word for word in words if word not in set(alike)]
+    alike = [name for name, length in zip(NAMES, lengths, strict=True) if length == best]
+    return alike if enough else (alike + [name for name in NAMES if name not in set(alike)])[:pairs]
+
+
+def _words_apart(tokenizer: Any, words: Sequence[str], wanted: int = 8) -> list[str]:
+    """Words of one length in tokens, told apart by their first: the shortest with enough of them, else the most."""
+    forms = dict(zip(reversed(words), reversed(_token_forms(tokenizer, words)), strict=True))
+    first = {form: word for word, form in forms.items()}  # of words with one form, the first in the list
+    groups = [
+        [word for word in words if forms[word][0] == length and first[forms[word]] == word]
+        for length in sorted({length for length, _ in first})
+    ]
+    return next((group for group in groups if len(group) >= wanted), max(groups, key=len))
+
+
+def _token_forms(tokenizer: Any, words: Sequence[str]) -> list[tuple[int, int]]:
+    """How many tokens each word has after a space, and the first of them that is not blank."""
+    text = " ".join(words)
+    ends = [0, *(length - 1 for length in accumulate(len(word) + 1 for word in words))]
+    ids, tokens = tokenize(tokenizer, text, special=False)
+    spans = token_spans(list(pairwise(ends)), tokens)
+    told = [next((ids[at] for at in range(*span) if text[slice(*tokens[at])].strip()), -1) for span in spans]
+    return [(stop - start, token) for (start, stop), token in zip(spans, told, strict=True)]

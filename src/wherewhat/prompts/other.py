@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
-from .prompt import Prompt, equal_blocks, token_spans, tokenize
+from .prompt import Prompt, Span, answer_token, equal_blocks, token_spans, tokenize
 
 
 def repeats(tokenizer: Any, tokens: int = 64, samples: int = 8, seed: int = 0) -> list[Prompt]:
@@ -30,7 +30,8 @@ def repeats(tokenizer: Any, tokens: int = 64, samples: int = 8, seed: int = 0) -
         start = len(opening) + 1
         ids = (*opening, first, *once, *once[:-1])
         blocks = tuple((at, at + 1) for at in range(start, start + tokens))
-        prompts.append(Prompt(ids, blocks, tokenizer.decode(ids), once[-1], tokens - 1))
+        labels = _decoded(tokenizer, ids, blocks)
+        prompts.append(Prompt(ids, blocks, tokenizer.decode(ids), once[-1], tokens - 1, labels=labels))
     return prompts
 
 
@@ -50,7 +51,8 @@ def plain_text(tokenizer: Any, text: str, width: int = 8, tokens: int = 256, sam
         full = (*opening, *piece)
         start = len(opening) + width
         blocks = tuple((at, at + width) for at in range(start, len(full) - width, width))
-        prompts.append(Prompt(full, blocks, tokenizer.decode(full), ids[(sample + 1) * step]))
+        answer, labels = ids[(sample + 1) * step], _decoded(tokenizer, full, blocks)
+        prompts.append(Prompt(full, blocks, tokenizer.decode(full), answer, labels=labels))
     return prompts
 
 
@@ -60,14 +62,18 @@ def own_prompts(tokenizer: Any, path: str | Path) -> list[Prompt]:
     `{"text": "...", "blocks": [[start, stop], ...], "answer": " red"}` with spans of characters, or
     `{"ids": [...], "blocks": [[start, stop], ...], "answer": 123}` with spans of tokens; `answer` may be missing.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: cannot be read ({type(error).__name__})") from error
+    lines = read_text(path).splitlines()
     prompts = list(_parse(tokenizer, path, ((number, line) for number, line in enumerate(lines, 1) if line.strip())))
     if not prompts:
         raise BadInput(f"{path}: holds no prompts")
     return prompts
+
+
+def read_text(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read ({type(error).__name__})") from error
 
 
 def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -> Iterable[Prompt]:
@@ -77,17 +83,24 @@ def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -
             spans = [(int(start), int(stop)) for start, stop in given["blocks"]]
             answer = given.get("answer")
             if "ids" in given:
-                ids, text = [int(token) for token in given["ids"]], tokenizer.decode(given["ids"])
+                ids = [int(token) for token in given["ids"]]
+                text, answer = tokenizer.decode(ids), None if answer is None else int(answer)
             else:
                 text = str(given["text"])
                 ids, tokens = tokenize(tokenizer, text)
                 spans = token_spans(spans, tokens)
+                if answer is not None:
+                    ids, answer = answer_token(tokenizer, ids, text, str(answer))
         except BadInput:
             raise
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise BadInput(f"{path}, line {number}: not a prompt ({type(error).__name__}: {error})") from error
-        if isinstance(answer, str):
-            longer, _ = tokenize(tokenizer, text + answer)
-            answer = longer[len(ids)] if longer[: len(ids)] == ids and len(longer) > len(ids) else None
-        kept = equal_blocks(spans)
-        yield Prompt(tuple(ids), tuple(spans[at] for at in kept), text, answer, None, len(spans) - len(kept))
+        blocks = tuple(spans[at] for at in equal_blocks(spans))
+        if len(blocks) < 2:
+            raise BadInput(f"{path}, line {number}: {len(blocks)} blocks of equal length; at least two are needed")
+        left_out, labels = len(spans) - len(blocks), _decoded(tokenizer, ids, blocks)
+        yield Prompt(tuple(ids), blocks, text, answer, left_out=left_out, labels=labels)
+
+
+def _decoded(tokenizer: Any, ids: Sequence[int], blocks: Sequence[Span]) -> tuple[str, ...]:
+    return tuple(tokenizer.decode(list(ids[start:stop])).strip() for start, stop in blocks)

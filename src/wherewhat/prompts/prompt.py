@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ Span = tuple[int, int]
 class Prompt:
     """One prompt. The query is the last token; every block has the same number of tokens.
 
-    `answer` is the token that should come next, `target` the block that holds it; `left_out` counts statements that
+    `answer` is the token that should come next, `target` the block that holds it, `choices` how many different answers
+    a guess would choose from (0: any token); `labels` say what stands in each block; `left_out` counts statements that
     stay in the prompt but out of the swaps because their length in tokens differs.
     """
 
@@ -26,6 +28,8 @@ class Prompt:
     answer: int | None = None
     target: int | None = None
     left_out: int = 0
+    choices: int = 0
+    labels: tuple[str, ...] = ()
 
     @property
     def query(self) -> int:
@@ -47,15 +51,34 @@ def tokenize(tokenizer: Any, text: str, special: bool = True) -> tuple[list[int]
     return ids, spans
 
 
+def answer_token(
+    tokenizer: Any, ids: list[int], text: str, answer: str, special: bool = True
+) -> tuple[list[int], int | None]:
+    """The prompt up to the first token that tells the answer, and that token.
+
+    A tokenizer that writes the space before a word as a token of its own gives no answer away with it, so such a token
+    joins the prompt. None where prompt and answer share a token or the answer's is unknown to the tokenizer.
+    """
+    whole = text + answer
+    longer, spans = tokenize(tokenizer, whole, special)
+    if longer[: len(ids)] == ids:
+        for at in range(len(ids), len(longer)):
+            if whole[slice(*spans[at])].strip():
+                return longer[:at], None if longer[at] == tokenizer.unk_token_id else longer[at]
+    return ids, None
+
+
 def token_spans(characters: Sequence[Span], tokens: Sequence[Span]) -> list[Span]:
     """The span of tokens of each span of characters; a token belongs where its last character stands.
 
     >>> token_spans([(0, 4), (4, 9)], [(0, 0), (0, 2), (2, 4), (4, 9)])      # a special token first
     [(1, 3), (3, 4)]
     """
+    written = [index for index, (low, high) in enumerate(tokens) if low < high]
+    ends = [tokens[index][1] for index in written]
     spans = []
     for start, stop in characters:
-        inside = [index for index, (low, high) in enumerate(tokens) if low < high and start < high <= stop]
+        inside = written[bisect(ends, start) : bisect(ends, stop)]
         spans.append((inside[0], inside[-1] + 1) if inside else (0, 0))
     return spans
 
