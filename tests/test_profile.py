@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -16,9 +17,13 @@ from transformers import AutoTokenizer
 
 import wherewhat as ww
 from conftest import weights
-from wherewhat.prompts import binding
+from wherewhat.core.placement import Placement
+from wherewhat.prompts import Prompt, binding
 from wherewhat.studies.cells import cell_hash, run_cells
-from wherewhat.studies.profile import FILES, Profile, profile, signature_cell
+from wherewhat.studies.headlines import SINK, by_position, pearson, sinks, warnings
+from wherewhat.studies.measurements import merged_log_mass, other_blocks, signature_cell
+from wherewhat.studies.profile import profile
+from wherewhat.studies.profile_file import FILES, Profile
 
 COLUMNS = """layer head kv_head kind positional positional_low positional_high symbolic symbolic_low symbolic_high
 entropy variance exclusion_bound positional_without_first symbolic_without_first mean_frequency previous_token induction
@@ -100,6 +105,30 @@ def test_the_folder_of_another_model_is_refused(stories15m, stories260k, prompts
         profile(stories260k, binding(tokenizer, pairs=4, samples=1), folder=tmp_path)
 
 
+def test_a_profile_with_other_settings_is_kept_unless_told_otherwise(stories15m, prompts, tmp_path):
+    said: list[str] = []
+    first = profile(stories15m, prompts[:1], folder=tmp_path, settings={"pairs": 8}, say=said.append)
+    before = (tmp_path / "profile.json").read_bytes()
+    for wrong, words in (
+        ({"settings": {"pairs": 9}}, "--pairs 8"),
+        ({"tau": 0.1}, "--tau 0.0001"),
+        ({"seed": 3}, "--seed 0"),
+    ):
+        with pytest.raises(
+            ww.BadInput, match=f"holds a profile with {words}; choose another folder or give --overwrite"
+        ):
+            profile(stories15m, prompts[:1], folder=tmp_path, **({"settings": {"pairs": 8}} | wrong))
+    with pytest.raises(ww.BadInput, match="other prompts"):
+        profile(stories15m, prompts[1:], folder=tmp_path, settings={"pairs": 8})
+    assert (tmp_path / "profile.json").read_bytes() == before
+    assert not said
+    again = profile(stories15m, prompts[:1], folder=tmp_path, settings={"pairs": 8}, say=said.append)
+    assert again.heads.equals(first.heads)
+    profile(stories15m, prompts[:2], folder=tmp_path, overwrite=True, say=said.append)
+    assert said == [f"The profile is already there, in {tmp_path}", "1 of 2 prompts were there"]
+    assert len(Profile.load(tmp_path).tensors["positional"]) == 2
+
+
 @dataclass(frozen=True)
 class Square:
     number: int
@@ -121,40 +150,136 @@ def test_cells_that_are_there_are_skipped(tmp_path):
         list(run_cells(tmp_path, cells, square))
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "wherewhat", "profile", str(weights("stories260K")), "--pairs", "8", *arguments]
+@pytest.mark.parametrize(("blocks", "merged"), [(5, 1), (130, 3)])
+def test_the_stored_table_is_the_placement_table_summed_over_blocks(blocks, merged):
+    """By brute force: exp of every content on every place, added up token by token, and plain means of the merged."""
+    torch.manual_seed(0)
+    width, keys = 2, 2 * blocks + 3
+    content, place = torch.randn(1, 2, keys + 1, 4), torch.randn(1, 1, keys + 1, 4)
+    placement = Placement(content.double(), place.double())
+    spans = torch.arange(3, 3 + blocks * width).view(blocks, width)
+    found = merged_log_mass(placement, spans)
+    for head in range(2):
+        table = placement.table()[0, head].exp()
+        mass = torch.stack([table[:, spans[:, t]][spans[:, t]] for t in range(width)]).sum(0)
+        mass = mass / placement.logits()[0, head].exp().sum()
+        groups = -(-blocks // merged)
+        assert found.shape == (1, 2, groups, groups)
+        for i in range(groups):
+            for j in range(groups):
+                part = mass[i * merged : (i + 1) * merged, j * merged : (j + 1) * merged]
+                assert found[0, head, i, j].item() == pytest.approx(math.log(part.mean()), abs=1e-9)
 
 
-def test_a_killed_profile_goes_on_and_equals_an_undisturbed_one(tmp_path):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    subprocess.run(command("-o", str(whole)), check=True, capture_output=True)
-    running = subprocess.Popen(command("-o", str(broken)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not list(broken.glob("cells/*.safetensors")) and time.monotonic() < deadline:
-        time.sleep(0.005)
+def test_the_first_prompts_table_holds_the_real_attention_on_its_diagonal(made, prompts):
+    table = made.tensors["log_mass"].float()
+    assert table.shape == (6, 6, 8, 8)
+    width = prompts[0].blocks[0][1] - prompts[0].blocks[0][0]
+    real = made.tensors["block_attention"][0] * width
+    torch.testing.assert_close(table.diagonal(dim1=-2, dim2=-1).exp(), real, rtol=1e-2, atol=1e-6)
+    assert [row["label"] for row in made.about["table"]] == list(prompts[0].labels)
+
+
+def test_prompts_with_fewer_blocks_are_padded(stories15m, prompts):
+    shorter = replace(prompts[1], blocks=prompts[1].blocks[:6])
+    attention = profile(stories15m, [prompts[0], shorter]).tensors["block_attention"]
+    assert attention.shape == (2, 6, 6, 8)
+    assert attention[1, ..., 6:].isnan().all()
+    assert not attention[1, ..., :6].isnan().any()
+
+
+def test_sensitivity_repeats_the_scores_at_other_taus_and_blocks(made, stories15m, prompts):
+    traces = [ww.capture(stories15m, torch.tensor([prompt.ids])) for prompt in prompts]
+    rows = made.about["sensitivity"]
+    assert [row["tau"] for row in rows[:4]] == [1e-4, 1e-3, 1e-2, "inf"]
+    assert [row["blocks"] for row in rows[4:]] == ["half", "one token", "two as one", "four as one"]
+    for row in rows:
+        tau = float(row["tau"])
+        cut = [other_blocks(p.blocks).get(row["blocks"], p.blocks) for p in prompts]
+        assert {stop - start for spans in cut for start, stop in spans} == {row["tokens_a_block"]}
+        scores = [ww.score(trace, spans, tau) for trace, spans in zip(traces, cut, strict=True)]
+        plane = [torch.cat([getattr(s, axis) for s in scores]).mean(0) for axis in ("positional", "symbolic")]
+        assert row["r"] == pytest.approx(pearson(*(part.flatten() for part in plane))[0], abs=1e-6)
+        assert row["median_symbolic"][1] == pytest.approx(plane[1][3:].flatten().quantile(0.5).item(), abs=1e-6)
+
+
+def test_blocks_are_cut_into_equal_parts_and_joined_with_their_neighbours():
+    cut = other_blocks([(2, 7), (7, 12), (13, 18), (18, 23), (23, 28)])
+    assert cut["half"][:3] == ((2, 4), (5, 7), (7, 9))
+    assert len(cut["one token"]) == 25
+    assert cut["two as one"] == ((2, 12), (13, 23))
+    assert "four as one" not in cut
+
+
+def test_one_prompt_has_no_interval(stories15m, prompts):
+    alone = profile(stories15m, prompts[:1])
+    assert alone.heads[["positional_low", "symbolic_high"]].isna().all(axis=None)
+    assert alone.about["correlation"]["r_low"] is None
+
+
+def test_intervals_of_the_headlines_hold_their_values(made):
+    found = made.about["correlation"]
+    assert found["r_low"] <= found["r"] <= found["r_high"]
+    for halves in made.about["medians"].values():
+        assert all(0 <= half["low"] <= half["high"] <= 1 for half in halves)
+
+
+def test_answers_are_counted_by_where_they_stand():
+    placed = [{"place": place, "probability": place, "correct": place > 0.5} for place in (0.1, 0.2, 0.5, 0.6, 0.9)]
+    thirds = by_position(placed)
+    assert [row["prompts"] for row in thirds] == [2, 2, 1]
+    assert [row["accuracy"] for row in thirds] == [0, 0.5, 1]
+    assert len(by_position(placed * 4)) == 5
+    assert by_position([]) == []
+
+
+def test_guessing_and_half_precision_are_warned_about(made):
+    assert any("no better than guessing" in said for said in made.about["warnings"])
+    half = profile(ww.load(weights("stories260K"), dtype="bfloat16"), [prompts_of("stories260K")])
+    assert any("bfloat16" in said for said in half.about["warnings"])
+
+
+def test_a_sink_inside_a_block_is_found(smollm2):
+    whole = prompts_of("SmolLM2-135M-Instruct-GGUF")
+    start = whole.blocks[0][0]
+    cut = Prompt(whole.ids[start:], tuple((a - start, b - start) for a, b in whole.blocks))
+    for prompt, inside in ((whole, False), (cut, True)):
+        trace = ww.capture(smollm2, torch.tensor([prompt.ids]))
+        rows = torch.cat([trace.attention_rows(layer)[0] for layer in range(30)])
+        found = sinks([{"key_attention": rows.mean(0)}], [prompt])
+        assert found["share"] > SINK
+        assert (found["largest_in_a_block"] > SINK) == inside
+        said = warnings({"accuracy": None, "sinks": found}, "float32", 1e-4)
+        assert [bool(said), "every head looks symbolic" in "".join(said)] == [inside, inside]
+
+
+def prompts_of(name: str) -> Prompt:
+    return binding(AutoTokenizer.from_pretrained(weights(name)), pairs=4, samples=1)[0]
+
+
+def test_a_killed_profile_goes_on_and_equals_an_undisturbed_one(stories260k, tmp_path):
+    """Killed at whatever moment follows a random number of finished prompts."""
+    tokenizer = AutoTokenizer.from_pretrained(weights("stories260K"))
+    prompts = binding(tokenizer, pairs=8, samples=8)
+    profile(stories260k, prompts, folder=tmp_path / "whole")
+    broken = tmp_path / "broken"
+    command = ["profile", str(weights("stories260K")), "--pairs", "8", "-o", str(broken)]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "wherewhat", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    wanted, deadline = random.randint(1, 6), time.monotonic() + 120
+    while len(list(broken.glob("cells/*.safetensors"))) < wanted and time.monotonic() < deadline:
+        time.sleep(0.001)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
-    assert list(broken.glob("cells/*.safetensors"))
-    subprocess.run(command("-o", str(broken)), check=True, capture_output=True)
+    kept = len(list(broken.glob("cells/*.safetensors")))
+    assert kept >= wanted
+    assert not (broken / "profile.json").exists()
+    said: list[str] = []
+    profile(stories260k, prompts, folder=broken, say=said.append)
+    assert said == [f"{kept} of 8 prompts were there"]
     for file in FILES[1:]:
-        assert (broken / file).read_bytes() == (whole / file).read_bytes()
-
-
-def test_the_command_speaks_json_and_refuses_in_one_line(tmp_path):
-    done = subprocess.run(
-        command("-o", str(tmp_path / "p"), "--samples", "2", "--json"), capture_output=True, text=True
-    )
-    assert -1 <= json.loads(done.stdout)["correlation"]["r"] <= 1
-    wrong = [
-        ["--pairs", "400", "-o", str(tmp_path / "q")],
-        ["--samples", "0", "-o", str(tmp_path / "q")],
-        ["--task", "juggling", "-o", str(tmp_path / "q")],
-        ["--tau", "0", "-o", str(tmp_path / "q")],
-        ["--dtype", "int3", "-o", str(tmp_path / "q")],
-        ["-o", "/proc/nowhere"],
-    ]
-    for arguments in wrong:
-        done = subprocess.run(command(*arguments), capture_output=True, text=True)
-        assert done.returncode == 2, arguments
-        assert "Traceback" not in done.stderr
-        assert done.stderr.splitlines()[-1].startswith("wherewhat: ")
+        assert (broken / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()

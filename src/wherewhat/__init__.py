@@ -1,24 +1,75 @@
 """Does this attention head look at where, or at what?"""
 
-from .capture import capture, load
-from .core.measure import entropy, exclusion, frequency_use, score, score_frequencies
-from .core.trace import Trace
-from .errors import BadInput, NotMeasurable
-from .prompts import Prompt
-from .studies.profile import Profile, profile
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .capture import capture, load, load_tokenizer
+    from .core.measure import entropy, exclusion, frequency_use, score, score_frequencies
+    from .core.trace import Trace
+    from .errors import BadInput, NotMeasurable
+    from .prompts import Prompt, binding
+    from .studies.compare import compare
+    from .studies.doctor import Diagnosis, doctor
+    from .studies.profile import Profile, profile
 
 __all__ = [
     "BadInput",
+    "Diagnosis",
     "NotMeasurable",
     "Profile",
     "Prompt",
     "Trace",
+    "binding",
     "capture",
+    "compare",
+    "doctor",
     "entropy",
     "exclusion",
     "frequency_use",
     "load",
+    "load_tokenizer",
     "profile",
     "score",
     "score_frequencies",
 ]
+
+# Where each name comes from; it is fetched when it is first asked for, so that `--help` need not wait for torch.
+_HOMES = {
+    "capture": "capture load load_tokenizer",
+    "core.measure": "entropy exclusion frequency_use score score_frequencies",
+    "core.trace": "Trace",
+    "errors": "BadInput NotMeasurable",
+    "prompts": "Prompt binding",
+    "studies.compare": "compare",
+    "studies.doctor": "Diagnosis doctor",
+    "studies.profile": "Profile profile",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+class _Package(ModuleType):
+    """`ww.capture` is the function, also after the folder of that name was imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+sys.modules[__name__].__class__ = _Package

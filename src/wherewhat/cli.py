@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +24,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-HEADLINES = ("model", "level", "accuracy", "answer_probability", "correlation", "sensitivity", "self_check")
+HEADLINES = """model level tau accuracy answer_probability by_position correlation medians sinks left_out sensitivity
+warnings self_check""".split()
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, local folder or .gguf file.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1.")]
+DeviceMap = Annotated[str | None, typer.Option(help="Spread a big model over devices, such as auto; needs accelerate.")]
+TrustRemoteCode = Annotated[bool, typer.Option(help="Run code that comes with the model.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Numbers for machines on standard output.")]
 
@@ -58,19 +67,33 @@ def demo(
 
 @app.command()
 def profile(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, local folder or .gguf file.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the profile.")],
+    model: Model,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for the profile.", show_default="profiles/MODEL")
+    ] = None,
     task: Annotated[str, typer.Option(help="binding | repeats | a .jsonl file of prompts | a .txt file.")] = "binding",
-    kind: Annotated[str, typer.Option(help="What the binding task is about: color, fruit, city, animal.")] = "color",
-    pairs: Annotated[int | None, typer.Option(help="Statements a prompt; default 64, or as many as fit.")] = None,
-    samples: Annotated[int, typer.Option(help="How many prompts.")] = 8,
-    width: Annotated[int, typer.Option(help="Tokens a block, for a .txt file.")] = 8,
-    chat: Annotated[bool, typer.Option(help="Put the prompt into the model's chat template.")] = False,
-    tau: Annotated[float, typer.Option(help="Temperature of the weights over swaps.")] = 1e-4,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1.")] = "cpu",
-    trust_remote_code: Annotated[bool, typer.Option(help="Run code that comes with the model.")] = False,
+    kind: Annotated[
+        str | None, typer.Option(help="binding: color, fruit, city or animal.", show_default="color")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="binding: plain, favorite, record or owner.", show_default="plain")
+    ] = None,
+    pairs: Annotated[
+        int | None, typer.Option(help="binding: statements a prompt, 2 to 512.", show_default="64, or as many as fit")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(help="How many prompts.", show_default="8")] = None,
+    chat: Annotated[
+        bool | None, typer.Option(help="binding: put it into the model's chat template.", show_default="no-chat")
+    ] = None,
+    width: Annotated[int | None, typer.Option(help=".txt file: tokens a block.", show_default="8")] = None,
+    level: Annotated[str, typer.Option(help="keys: swap inside each head.")] = "keys",
+    tau: Annotated[float, typer.Option(help="Temperature of the weights over swaps; inf: plain mean.")] = 1e-4,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a profile with other settings.")] = False,
+    revision: Revision = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    device_map: DeviceMap = None,
+    trust_remote_code: TrustRemoteCode = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -78,31 +101,142 @@ def profile(
 
     An interrupted profile goes on where it was when the same command is given again.
 
+    A .jsonl file holds one prompt a line, with its blocks as spans of characters,
+    {"text": "...", "blocks": [[start, stop], ...], "answer": " red"}, or of tokens, with "ids" instead of "text";
+    "answer" may be missing.
+
     [bold]Example:[/bold] wherewhat profile models/SmolLM2.Q4_1.gguf -o profiles/smollm2 --pairs 64 --samples 8
+    """
+    from .prompts.task import Task
+
+    asked = Task(task, kind, template, pairs, samples, chat, width)
+    quiet_libraries()
+    from rich.console import Console
+
+    from .capture.check import stated_context
+    from .capture.load import check_dtype, load, load_tokenizer
+    from .core.measure import check_tau
+    from .prompts.task import longest, make_prompts
+    from .report.terminal import count, progress_bar, show_profile
+    from .studies.profile import check_level, measure_settings
+    from .studies.profile import profile as run_profile
+    from .studies.profile_file import already_there
+
+    folder = output or Path("profiles") / model_name(model)
+    screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True)
+    check_level(level)
+    check_tau(tau)
+    check_dtype(dtype)
+    settings = {name: value for name, value in asked.settings().items() if value is not None}
+    already_there(folder, settings | measure_settings(level, tau, seed, dtype), overwrite)
+    with stoppable():
+        with screen.status(f"loading {model}"):
+            source = {"revision": revision, "trust_remote_code": trust_remote_code}
+            tokenizer = load_tokenizer(model, **source)
+            loaded = load(model, dtype=dtype, device=device, device_map=device_map, **source)
+            prompts, made = make_prompts(asked, tokenizer, stated_context(loaded) or 2048, seed)
+        screen.print(
+            f"{count(len(prompts), 'prompt')} of up to {longest(prompts)} tokens, {len(prompts[0].blocks)} blocks each"
+        )
+        with progress_bar(screen) as progress:
+            finished = run_profile(
+                loaded,
+                prompts,
+                level=level,
+                tau=tau,
+                seed=seed,
+                folder=folder,
+                overwrite=overwrite,
+                settings=made.settings(),
+                about={"model": model, "revision": revision},
+                progress=progress,
+                say=screen.print,
+            )
+    if as_json:
+        print(json.dumps({name: finished.about[name] for name in HEADLINES} | {"folder": str(folder)}))
+    else:
+        show_profile(finished, Console(highlight=False))
+        screen.print(f"Saved in {folder}")
+
+
+@app.command()
+def compare(
+    one: Annotated[Path, typer.Argument(metavar="A", help="Folder of a profile.")],
+    other: Annotated[Path, typer.Argument(metavar="B", help="Folder of another.")],
+    movers: Annotated[int, typer.Option(min=0, help="How many of the heads that moved most to list.")] = 8,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two profiles head by head: what moved, and by how much more than the prompts explain.
+
+    [bold]Example:[/bold] wherewhat compare profiles/smollm2 profiles/smollm2-chat
+    """
+    from rich.console import Console
+
+    from .report.comparison import show_comparison
+    from .studies.compare import compare as run_compare
+    from .studies.profile_file import Profile
+
+    found = run_compare(Profile.load(one), Profile.load(other), seed=seed)
+    if as_json:
+        heads = None if found.heads is None else found.heads.astype(object).where(found.heads.notna(), None)
+        print(json.dumps(found.about | {"heads": None if heads is None else heads.to_dict("records")}))
+    else:
+        show_comparison(found, (str(one), str(other)), movers, Console(highlight=False))
+
+
+@app.command()
+def doctor(
+    model: Model,
+    revision: Revision = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    device_map: DeviceMap = None,
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the measured rotation, windows and scaling of every layer with what the configuration promises.
+
+    Exit code 0: healthy; 1: something is not as promised.
+
+    [bold]Example:[/bold] wherewhat doctor models/SmolLM2.Q4_1.gguf
     """
     quiet_libraries()
     from rich.console import Console
 
-    from .report.terminal import progress_bar, show_profile
-    from .studies.profile import load_with_tokenizer, make_prompts
-    from .studies.profile import profile as run_profile
+    from .capture.load import load
+    from .report.doctor import show_diagnosis
+    from .studies.doctor import doctor as examine
+    from .studies.promise import settings_of
 
-    screen = Console(stderr=True)
-    with screen.status(f"loading {model}"):
-        loaded, tokenizer = load_with_tokenizer(
-            model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code
-        )
-        prompts, note = make_prompts(loaded, tokenizer, task, pairs, samples, seed, kind=kind, chat=chat, width=width)
-    if note and not as_json:
-        screen.print(note)
-    described = {"model": model, "revision": revision, "task": task}
-    with progress_bar(screen) as progress:
-        made = run_profile(loaded, prompts, tau=tau, seed=seed, folder=output, about=described, progress=progress)
+    screen = Console(stderr=True, quiet=as_json)
+    with stoppable():
+        with screen.status(f"loading {model}"):
+            source = {"revision": revision, "trust_remote_code": trust_remote_code}
+            loaded = load(model, dtype=dtype, device=device, device_map=device_map, **source)
+        with screen.status("measuring how position acts on every layer"):
+            diagnosis = examine(loaded, settings_of(model, revision))
     if as_json:
-        print(json.dumps({name: made.about[name] for name in HEADLINES} | {"folder": str(output)}))
+        print(json.dumps({"model": model} | diagnosis.as_dict()))
     else:
-        show_profile(made, Console())
-        screen.print(f"Saved in {output}", highlight=False)
+        show_diagnosis(model_name(model), diagnosis, Console(highlight=False))
+    if not diagnosis.healthy:
+        raise typer.Exit(1)
+
+
+def model_name(model: str) -> str:
+    """The last part of a path or hub id, without .gguf."""
+    return Path(model.rstrip("/")).name.removesuffix(".gguf")
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Control-C ends in one line that says what is kept, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        print(f"wherewhat: stopped; {stop or 'nothing was measured yet'}", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def quiet_libraries() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -13,7 +16,7 @@ from rich.text import Text
 
 from ..core.kinds import kind
 from ..studies.demo import DemoHead
-from ..studies.profile import Profile
+from ..studies.profile_file import Profile
 
 STYLE = {"where": "dark_orange", "what": "deep_sky_blue1", "unfocused": "grey62", "mixed": "default"}
 
@@ -47,49 +50,110 @@ def plane(points: Sequence[tuple[str, float, float]], width: int = 45, height: i
 def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
     """A bar with the time left; silent where nobody looks."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring", total=None)
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
 def show_profile(profile: Profile, console: Console) -> None:
-    """The plane, the purest heads, the correlation and the medians: a profile at a glance."""
+    """The plane, the purest heads, the correlation, the medians and what they depend on: a profile at a glance."""
     heads, about = profile.heads, profile.about
-    counts = heads["kind"].value_counts()
-    total = len(heads)
-    first = Text.assemble(
-        (str(about["model"]), "bold"), f": of {total} heads ",
-        (f"{counts.get('where', 0)} look at where", STYLE["where"]), ", ",
-        (f"{counts.get('what', 0)} at what", STYLE["what"]), f", {counts.get('mixed', 0)} are mixed, ",
-        (f"{counts.get('unfocused', 0)} are unfocused", STYLE["unfocused"]), ".",
-    )  # fmt: skip
-    console.print(first)
+    kinds = heads["kind"].value_counts()
+    prompts = about["prompts"]
+    pairs = about["settings"].get("pairs")
+    each = count(pairs, "pair") if pairs else count(len(prompts[0]["blocks"]), "block")
+    measured = f": {count(len(prompts), 'prompt')} of {each}, level {about['level']}, tau {about['tau']}"
+    console.print(Text.assemble((Path(about["model"]).name, "bold"), measured))
+    named = [Text(f"{kinds.get(name, 0)} {name}", STYLE[name]) for name in ("where", "what", "unfocused", "mixed")]
+    console.print(Text.assemble(f"{count(len(heads), 'head')}: ", Text(", ").join(named)))
     points = [("o", where, what) for where, what in zip(heads["positional"], heads["symbolic"], strict=True)]
-    console.print(Padding(plane(points), (1, 2)))
-    for name, column in (("where", "positional"), ("what", "symbolic")):
-        best = heads.loc[heads["kind"] == name, ["layer", "head", column]].nlargest(3, column)
-        if len(best):
-            listed = ", ".join(f"{layer}.{head} ({value:.3f})" for layer, head, value in best.to_numpy(dtype=object))
-            console.print(Text.assemble("Purest ", (name, STYLE[name]), f" heads (layer.head): {listed}"))
-    main = about["sensitivity"][0]
-    console.print(
-        f"The two axes correlate with r = {about['correlation']['r']:.2f} (p = {about['correlation']['p']:.1e})."
-    )
-    console.print(
-        "Medians of the first and second half of layers: positional {:.2f}, {:.2f}; symbolic {:.2f}, {:.2f}.".format(
-            *main["median_positional"], *main["median_symbolic"]
-        )
-    )
+    console.print(Padding(Group(plane(points), legend()), (1, 2)))
+    for name in ("where", "what", "unfocused"):
+        if best := purest(heads, name):
+            listed = ", ".join(f"{layer}.{head}" for layer, head in best)
+            console.print(Text.assemble("Purest ", (f"{name:9}", STYLE[name]), f" (layer.head)  {listed}"))
+    console.print()
+    found = about["correlation"]
+    console.print(f"The axes correlate with r = {number(found['r'])} {_range(found['r_low'], found['r_high'])}", end="")
+    console.print(f", p = {found['p']:.0e}." if found["p"] is not None else ".")
+    console.print("Medians of the first / second half of the layers, here and with other choices:")
+    console.print(Padding(_table_of_medians(about), (1, 2)))
     if about["accuracy"] is not None:
+        console.print(_answers(about))
+    sinks, left_out = about["sinks"], about["left_out"]
+    drawn = f"Sinks draw {sinks['share']:.0%} of all attention" if sinks["share"] else "No token is an attention sink"
+    console.print(f"{drawn}; the most attended token of a block {sinks['largest_in_a_block']:.1%}.")
+    if left_out["statements"] or left_out["swaps"]:
         console.print(
-            f"The model answers {about['accuracy']:.0%} of {len(about['prompts'])} prompts; "
-            f"mean probability of the right answer {about['answer_probability']:.2f}."
+            f"Left out: {left_out['statements']} of {count(left_out['of_statements'], 'statement')} (other lengths), "
+            f"{left_out['swaps']} of {count(left_out['of_swaps'], 'swap')} (no attention to move)."
         )
-    worst = max(about["self_check"].values())
-    console.print(
-        f"Self-check: within {worst:.0e} of the model's own attention. "
-        f"Swaps at level {about['level']}, tau {about['tau']:g}."
+    console.print(f"Self-check: within {max(about['self_check'].values()):.0e} of the model's own attention.")
+    for warning in about["warnings"]:
+        console.print(Text.assemble(("Warning: ", "bold yellow"), warning + "."))
+
+
+def purest(heads: pd.DataFrame, kind: str, number: int = 5) -> list[tuple[int, int]]:
+    """The heads deepest in their corner of the plane, as (layer, head)."""
+    some = heads[heads["kind"] == kind]
+    depth = {
+        "where": some["positional"] - some["symbolic"],
+        "what": some["symbolic"] - some["positional"],
+        "unfocused": some["positional"] + some["symbolic"],
+    }[kind]
+    best = some.loc[depth.sort_values(ascending=False, kind="stable").index[:number]]
+    return list(zip(best["layer"], best["head"], strict=True))
+
+
+def legend() -> Text:
+    corners = {"where": "bottom right", "what": "top left", "unfocused": "top right"}
+    parts = [Text(f"{name} {corner}", STYLE[name]) for name, corner in corners.items()]
+    return Text.assemble("o head, * several: ", Text(", ").join(parts))
+
+
+def count(number: int, thing: str) -> str:
+    """A number of things.
+
+    >>> count(1, "prompt"), count(270, "head")
+    ('1 prompt', '270 heads')
+    """
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _table_of_medians(about: dict[str, Any]) -> Table:
+    """Medians of the two halves of the layers, at every tau and cut of the blocks; the profile itself comes first."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("blocks", "tokens", "tau", "r", "positional", "symbolic"):
+        table.add_column(column, no_wrap=True, justify="left" if column == "blocks" else "right")
+    for at, row in enumerate(about["sensitivity"]):
+        halves = (" / ".join(map(number, row[f"median_{axis}"])) for axis in ("positional", "symbolic"))
+        table.add_row(
+            row["blocks"], str(row["tokens_a_block"]), str(row["tau"]), number(row["r"]), *halves,
+            style="bold" if at == 0 else None,
+        )  # fmt: skip
+    return table
+
+
+def _answers(about: dict[str, Any]) -> str:
+    right = about["accuracy"]
+    said = (
+        f"Right answers: {right['right']} of {right['of']} {_range(right['low'], right['high'])}; "
+        f"mean probability {about['answer_probability']:.2f}"
     )
+    if about["by_position"]:
+        parts = "third" if len(about["by_position"]) == 3 else "fifth"
+        shares = ("-" if row["accuracy"] is None else f"{row['accuracy']:.0%}" for row in about["by_position"])
+        said += f"; by {parts} of the list: {', '.join(shares)}"
+    return said + "."
+
+
+def number(value: float | None) -> str:
+    """Two digits, or a dash where there is no number."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"({low:.2f} to {high:.2f})"
 
 
 def show_demo(heads: Sequence[DemoHead], check: dict[str, float], console: Console) -> None:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from ..errors import BadInput
+from ..files import read_tensors, write_atomically
 
 Cell = TypeVar("Cell")  # a frozen dataclass of plain values
 
@@ -32,42 +31,43 @@ def cell_hash(cell: Any) -> str:
 def run_cells(
     folder: Path | None, cells: Sequence[Cell], compute: Callable[[Cell], dict[str, Tensor]]
 ) -> Iterator[dict[str, Tensor]]:
-    """The result of every cell in order, from its file if it has one, else computed and kept; no folder, no files."""
+    """The result of every cell in order, from its file if it has one, else computed and kept; no folder, no files.
+
+    Stopped from the keyboard, it says what is kept.
+    """
     for cell in cells:
         if folder is None:
             yield compute(cell)
             continue
-        path = folder / f"{cell_hash(cell)}.safetensors"
+        path = _path(folder, cell)
         if not path.exists():
-            tensors = {name: value.contiguous() for name, value in compute(cell).items()}
+            try:
+                tensors = {name: value.contiguous() for name, value in compute(cell).items()}
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(
+                    f"{kept(folder, cells)} of {len(cells)} parts are kept in {folder}; the same command goes on"
+                ) from None
             write_atomically(path, save(tensors, {"cell": _canonical(cell)}))
         yield read_tensors(path)
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file; a damaged one is refused by its name."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
-    except (SafetensorError, OSError) as error:
-        raise BadInput(f"{path}: damaged or unreadable ({error})") from error
+def kept(folder: Path | None, cells: Sequence[Any]) -> int:
+    """How many of the cells have their file."""
+    return 0 if folder is None else sum(_path(folder, cell).exists() for cell in cells)
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """All or nothing: the content goes to a file of its own first and is moved into place when it is on disk."""
-    data = content.encode() if isinstance(content, str) else content
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+def check_writable(folder: Path) -> None:
+    """Refuse a folder in which nothing could be written, before any work is done for it."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        with TemporaryFile(dir=there):
+            pass
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise BadInput(f"{path}: cannot be written ({error.strerror})") from error
+        raise BadInput(f"{folder}: cannot be written ({error.strerror})") from error
+
+
+def _path(folder: Path, cell: Any) -> Path:
+    return folder / f"{cell_hash(cell)}.safetensors"
 
 
 def _canonical(cell: Any) -> str:

@@ -1,0 +1,191 @@
+"""What a profile says in a few numbers: correlation, medians, accuracy, what they depend on, and warnings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from scipy.stats import binomtest, pearsonr
+from torch import Tensor
+
+from ..prompts import Prompt
+from .measurements import other_blocks, other_taus
+from .profile_file import plain
+from .tables import AXES, Measured, interval, resamples, stacked
+
+# A key that draws this share of the attention of all heads together is a sink.
+SINK = 0.2
+
+
+def headlines(results: Measured, prompts: Sequence[Prompt], tau: float, seed: int, dtype: str) -> dict[str, Any]:
+    """The numbers that a summary shows, each with the interval that the prompts leave it."""
+    scores = torch.stack([stacked(results, name) for name in AXES], 1).double()  # P 2 L H
+    made = {
+        **plane_numbers(scores, seed),
+        **answers(results, prompts),
+        "sinks": sinks(results, prompts),
+        "left_out": left_out(results, prompts),
+        "sensitivity": sensitivity(results, prompts, tau),
+    }
+    return made | {"warnings": warnings(made, dtype, tau)}
+
+
+def plane_numbers(scores: Float[Tensor, "P 2 L H"], seed: int) -> dict[str, Any]:
+    """r of the two axes and their medians in the first and the second half of the layers, with bootstrap intervals."""
+    mean = scores.mean(0)
+    drawn = torch.einsum("rp,p...->r...", resamples(len(scores), seed), scores)
+    seen = ~mean.isnan().any(0)
+    r, p = pearson(*mean[:, seen])
+    low, high = interval(_correlations(drawn[..., seen]))
+    medians, (lows, highs) = _medians(mean[None])[0], interval(_medians(drawn))
+    return {
+        "correlation": {"r": plain(r), "r_low": plain(low.item()), "r_high": plain(high.item()), "p": plain(p)},
+        "medians": {
+            axis: [
+                {"median": plain(value), "low": plain(low), "high": plain(high)}
+                for value, low, high in zip(*(part[row].tolist() for part in (medians, lows, highs)), strict=True)
+            ]
+            for row, axis in enumerate(AXES)
+        },
+    }
+
+
+def sensitivity(results: Measured, prompts: Sequence[Prompt], tau: float) -> list[dict[str, Any]]:
+    """The same prompts at other temperatures, and with their blocks cut finer and joined to coarser ones.
+
+    The first row is the profile itself. Cuts that not every prompt allows are not there.
+    """
+    own = torch.stack([stacked(results, name) for name in (*AXES, "left_out")], 1)
+    cuts = [other_blocks(prompt.blocks) for prompt in prompts]
+    blocks = [prompt.blocks for prompt in prompts]
+    rows = [(tau, "as given", blocks, own)]
+    rows += [(value, "as given", blocks, stacked(results, f"tau {name}")) for name, value in other_taus(tau).items()]
+    for name in cuts[0]:
+        if all(name in cut for cut in cuts):
+            rows.append((tau, name, [cut[name] for cut in cuts], stacked(results, f"blocks {name}")))
+    table = []
+    for temperature, name, spans, values in rows:
+        mean = values[:, :2].double().mean(0)
+        medians = _medians(mean[None])[0].tolist()
+        seen = ~mean.isnan().any(0)
+        table.append(
+            {"tau": plain(temperature), "blocks": name}
+            | {"tokens_a_block": spans[0][0][1] - spans[0][0][0], "blocks_a_prompt": len(spans[0])}
+            | {"r": plain(pearson(*mean[:, seen])[0])}
+            | {f"median_{axis}": [plain(half) for half in halves] for axis, halves in zip(AXES, medians, strict=True)}
+            | {"left_out_swaps": int(values[:, 2].nansum())}
+        )
+    return table
+
+
+def answers(results: Measured, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """Whether the model gives the right answers, and how that depends on where in the prompt they stand."""
+    judged = [(prompt, *one.tolist()) for prompt, one in zip(prompts, stacked(results, "answer"), strict=True)]
+    judged = [(prompt, chance, right) for prompt, chance, right in judged if prompt.answer is not None]
+    if not judged:
+        return {"accuracy": None, "answer_probability": None, "by_target": [], "by_position": []}
+    placed = [
+        {"target": prompt.target, "place": (prompt.target + 0.5) / len(prompt.blocks)}
+        | {"probability": chance, "correct": right > 0}
+        for prompt, chance, right in judged
+        if prompt.target is not None
+    ]
+    vocabulary = math.inf  # without a list of choices, a guess is never right
+    guess = sum(1 / (prompt.choices or vocabulary) for prompt, _, _ in judged) / len(judged)
+    right = int(sum(right for _, _, right in judged))
+    test = binomtest(right, len(judged), guess, alternative="greater")
+    low, high = binomtest(right, len(judged)).proportion_ci(method="wilson")
+    return {
+        "accuracy": {"right": right, "of": len(judged), "share": right / len(judged)}
+        | {"low": float(low), "high": float(high), "guess": guess, "p": float(test.pvalue)},
+        "answer_probability": sum(chance for _, chance, _ in judged) / len(judged),
+        "by_target": placed,
+        "by_position": by_position(placed),
+    }
+
+
+def by_position(placed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Accuracy and probability in each third of the prompt, or each fifth if there are prompts enough.
+
+    >>> by_position([{"place": 0.1, "probability": 0.5, "correct": True}])[0]
+    {'from': 0.0, 'to': 0.3333333333333333, 'prompts': 1, 'accuracy': 1.0, 'probability': 0.5}
+    """
+    parts = 5 if len(placed) >= 20 else 3
+    rows = []
+    for part in range(parts if placed else 0):
+        inside = [one for one in placed if int(one["place"] * parts) == part]
+        rows.append(
+            {"from": part / parts, "to": (part + 1) / parts, "prompts": len(inside)}
+            | {"accuracy": sum(one["correct"] for one in inside) / len(inside) if inside else None}
+            | {"probability": sum(one["probability"] for one in inside) / len(inside) if inside else None}
+        )
+    return rows
+
+
+def sinks(results: Measured, prompts: Sequence[Prompt]) -> dict[str, float]:
+    """The mean share of all heads' attention that sinks draw, and the share of the most attended token of a block."""
+    shares, inside = [], []
+    for result, prompt in zip(results, prompts, strict=True):
+        attention = result["key_attention"][:-1]  # the query's own key is none
+        shares.append(attention[attention >= SINK].sum().item())
+        inside.append(max(attention[start:stop].max().item() for start, stop in prompt.blocks))
+    return {"share": sum(shares) / len(shares), "largest_in_a_block": sum(inside) / len(inside)}
+
+
+def left_out(results: Measured, prompts: Sequence[Prompt]) -> dict[str, int]:
+    """Statements that differ in length from the others, and swaps that had no attention to move."""
+    heads = int(results[0]["left_out"].isfinite().sum())
+    return {
+        "statements": sum(prompt.left_out for prompt in prompts),
+        "of_statements": sum(len(prompt.blocks) + prompt.left_out for prompt in prompts),
+        "swaps": int(stacked(results, "left_out").nansum()),
+        "of_swaps": sum(math.comb(len(prompt.blocks), 2) * heads for prompt in prompts),
+    }
+
+
+def warnings(made: dict[str, Any], dtype: str, tau: float) -> list[str]:
+    """What a reader should know before trusting the numbers."""
+    said = []
+    accuracy = made["accuracy"]
+    if accuracy is not None and accuracy["p"] > 0.05:
+        said.append(
+            f"the model answers {accuracy['right']} of {accuracy['of']} prompts, no better than guessing: "
+            "its heads were measured at work on a task that it does not do"
+        )
+    if (largest := made["sinks"]["largest_in_a_block"]) >= SINK:
+        said.append(
+            f"a token inside a block draws {largest:.0%} of all attention: "
+            "with a sink in a block every head looks symbolic"
+        )
+    if dtype in ("float16", "bfloat16"):
+        said.append(f"{dtype} rounds attention to two or three digits: differences near tau {tau:g} are noise")
+    return said
+
+
+def pearson(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> tuple[float, float]:
+    """Correlation and its two-sided p-value (Student's t); NaN where there is nothing to correlate.
+
+    >>> pearson(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 2.0, 1.0]))
+    (-1.0, 0.0)
+    """
+    if len(x) < 3 or x.min() == x.max() or y.min() == y.max():
+        return math.nan, math.nan
+    found: Any = pearsonr(x.double().numpy(), y.double().numpy())
+    return float(found.statistic), float(found.pvalue)
+
+
+def _correlations(scores: Float[Tensor, "R 2 n"]) -> Float[Tensor, " R"]:
+    x, y = (scores - scores.mean(-1, keepdim=True)).unbind(1)
+    return (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
+
+
+def _medians(scores: Float[Tensor, "R 2 L H"]) -> Float[Tensor, "R 2 2"]:
+    """Of each axis, the first and the second half of the layers; the middle one of an odd number is in the second."""
+    half = scores.shape[2] // 2
+    halves = [
+        part.flatten(2).nanquantile(0.5, dim=-1) for part in (scores[:, :, :half], scores[:, :, half:]) if part.numel()
+    ]
+    return torch.stack([halves[0], halves[-1]], -1)

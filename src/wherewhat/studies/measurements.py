@@ -1,0 +1,205 @@
+"""All that a profile measures on one prompt, as one cell: a frozen description and a pure function of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers import PreTrainedModel
+
+from ..capture import capture
+from ..capture.check import stated_context
+from ..core.measure import Scores, block_index, entropy, exclusion, frequency_use, score, score_frequencies
+from ..core.placement import Placement
+from ..core.scores import block_attention
+from ..core.trace import Trace
+
+VERSION = 2
+TAUS = (1e-4, 1e-3, 1e-2, math.inf)
+CHECKS = ("attention", "logits", "keys", "swap")
+# A stored table has at most so many blocks; finer cuts of the blocks are scored up to so many.
+TABLE_BLOCKS, FINEST_BLOCKS = 64, 1024
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class PromptCell:
+    """One prompt measured on one model: all that its numbers depend on."""
+
+    weights: str
+    dtype: str
+    ids: tuple[int, ...]
+    blocks: tuple[Span, ...]
+    answer: int | None
+    tau: float
+    table: bool = False
+    level: str = "keys"
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class SignatureCell:
+    """Repeated random tokens: how much each head looks at the token before, and after the query's last occurrence."""
+
+    weights: str
+    dtype: str
+    ids: tuple[int, ...]
+    period: int
+    version: int = VERSION
+
+
+def measure_prompt(model: PreTrainedModel, cell: PromptCell) -> dict[str, Tensor]:
+    """All numbers of one prompt at level keys, from one forward pass."""
+    trace = capture(model, torch.tensor([cell.ids], device=model.device))
+    blocks, tau = cell.blocks, cell.tau
+    heads, blind = score(trace, blocks, tau), score(trace, blocks, tau, without_first=True)
+    alone, use, bounds = score_frequencies(trace, blocks, tau), frequency_use(trace), exclusion(trace)
+    index = block_index(blocks, trace.keys)
+    rows = _stacked_layers(trace, trace.attention_rows)
+    assert trace.output is not None
+    chances = trace.output[0].softmax(-1)
+    answered = [-1.0, -1.0] if cell.answer is None else [chances[cell.answer], float(chances.argmax() == cell.answer)]
+    result = {
+        "positional": heads.positional[0],
+        "symbolic": heads.symbolic[0],
+        "positional_without_first": blind.positional[0],
+        "symbolic_without_first": blind.symbolic[0],
+        "left_out": heads.left_out[0],
+        "entropy": entropy(trace)[0],
+        "variance": bounds.variance[0],
+        "exclusion_bound": bounds.bound[0],
+        "sink": rows[..., 0],
+        "key_attention": rows.flatten(0, 1).nanmean(0),
+        "frequency_positional": alone.positional[0],
+        "frequency_symbolic": alone.symbolic[0],
+        "use_norm": use.norm[0],
+        "use_max": use.maximum[0],
+        "block_attention": _stacked_layers(trace, lambda layer: block_attention(trace.placements(layer), index)),
+        "answer": torch.tensor(answered),
+        "angles": trace.angles,
+        "layers": torch.tensor(trace.layers),
+        "kv_groups": torch.tensor([layer.queries.shape[1] // layer.keys.shape[1] for layer in trace.attention]),
+        "frequency_ids": torch.tensor(trace.frequency_ids),
+        "check": torch.tensor([trace.check[name] for name in CHECKS]),
+    }
+    for name, other in other_taus(tau).items():
+        result[f"tau {name}"] = _stacked(score(trace, blocks, other))
+    for name, spans in other_blocks(blocks).items():
+        result[f"blocks {name}"] = _stacked(score(trace, spans, tau))
+    if cell.table:
+        result["log_mass"] = _stacked_layers(
+            trace, lambda layer: merged_log_mass(trace.placements(layer), index)
+        ).half()
+    return result
+
+
+def other_taus(tau: float) -> dict[str, float]:
+    """The temperatures that a profile is compared at, beside its own."""
+    return {f"{other:g}": other for other in TAUS if other != tau}
+
+
+def other_blocks(blocks: Sequence[Span]) -> dict[str, tuple[Span, ...]]:
+    """The same blocks cut finer, into halves and single tokens, and coarser, two and four neighbours as one.
+
+    Halves of an odd number of tokens leave out the one in the middle; blocks that lack a neighbour are left out.
+
+    >>> other_blocks([(1, 4), (4, 7), (7, 10), (10, 13)])["two as one"]
+    ((1, 7), (7, 13))
+    """
+    width = blocks[0][1] - blocks[0][0]
+    finer = {
+        "half": [(at, at + width // 2) for start, stop in blocks for at in (start, stop - width // 2)],
+        "one token": [(at, at + 1) for start, stop in blocks for at in range(start, stop)],
+    }
+    coarser = {"two as one": joined(blocks, 2), "four as one": joined(blocks, 4)}
+    cuts = {name: spans for name, spans in finer.items() if name == "one token" or width >= 4} if width > 1 else {}
+    return {name: tuple(spans) for name, spans in (cuts | coarser).items() if 2 <= len(spans) <= FINEST_BLOCKS}
+
+
+def joined(blocks: Sequence[Span], number: int) -> list[Span]:
+    """So many neighbours that touch each other as one block, from the first on.
+
+    >>> joined([(1, 3), (3, 5), (6, 8), (8, 10)], 2)
+    [(1, 5), (6, 10)]
+    """
+    spans: list[Span] = []
+    run: list[Span] = []
+    for block in blocks:
+        run = [*run, block] if run and run[-1][1] == block[0] else [block]
+        if len(run) == number:
+            spans.append((run[0][0], block[1]))
+            run = []
+    return spans
+
+
+def merged_log_mass(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead G G"]:
+    """log S in units of the head's real normaliser: how much attention the content of each block (rows) would draw on
+    the places of each block (columns), so that the diagonal holds the attention that the blocks really have.
+
+    Neighbours are merged until at most TABLE_BLOCKS are left; an entry is then the logarithm of the mean of S over the
+    contents and places merged, so that it stays the mass of one block.
+    """
+    blocks, merged = blocks.to(placement.content.device), blocks_merged(len(blocks))
+    logits = placement.logits()
+    normaliser = (logits - placement.log_attention())[..., -1]  # at the query's own key, which is always seen
+
+    def mean(log_mass: Tensor, axis: int) -> Tensor:
+        parts = log_mass.split(merged, axis)
+        return torch.stack([part.logsumexp(axis) - math.log(part.shape[axis]) for part in parts], axis)
+
+    rows = []
+    for some in blocks.split(8 * merged):
+        elements = logits[..., 0].numel() * some.numel() * len(blocks)
+        log_mass = placement.block_log_mass(some, blocks, logits.new_empty(elements))
+        rows.append(mean(mean(log_mass, -1), -2) if merged > 1 else log_mass)
+    return torch.cat(rows, -2) - normaliser[..., None, None]
+
+
+def blocks_merged(blocks: int) -> int:
+    """How many neighbours one row of the stored table stands for."""
+    return -(-blocks // TABLE_BLOCKS)
+
+
+def signature_cell(model: PreTrainedModel, weights: str, seed: int, period: int = 48) -> SignatureCell:
+    """Random tokens twice over, as many as fit."""
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    period = max(4, min(period, (stated_context(model) or 512) // 2 - 2))
+    draw = torch.Generator().manual_seed(seed)
+    once = torch.randint(min(10, vocabulary // 2), vocabulary, (period,), generator=draw).tolist()
+    return SignatureCell(weights, dtype_name(model), (once[-1], *once, *once), period)
+
+
+def measure_signature(model: PreTrainedModel, cell: SignatureCell) -> dict[str, Tensor]:
+    """Mean attention on the token before the query, and on the one that followed its last occurrence."""
+    tokens = len(cell.ids)
+    queries = list(range(tokens - cell.period // 2, tokens))
+    trace = capture(model, torch.tensor([cell.ids], device=model.device), queries=queries, level="prompt")
+    previous, induction = [], []
+    for query in queries:
+        rows = _stacked_layers(trace, trace.at(query).attention_rows)
+        previous.append(rows[..., query - 1])
+        induction.append(rows[..., query - cell.period + 1])
+    return {"previous_token": torch.stack(previous).mean(0), "induction": torch.stack(induction).mean(0)}
+
+
+def dtype_name(model: PreTrainedModel) -> str:
+    return str(model.dtype).removeprefix("torch.")
+
+
+def _stacked(scores: Scores) -> Float[Tensor, "3 L H"]:
+    return torch.stack([scores.positional[0], scores.symbolic[0], scores.left_out[0]])
+
+
+def _stacked_layers(trace: Trace, of_layer: Callable[[int], Tensor]) -> Float[Tensor, "L H *rest"]:
+    """What every layer of a single prompt gives; rows of NaN for the heads that a layer does not have."""
+    layers = [of_layer(number)[0].cpu() for number in range(len(trace.attention))]
+    heads = max(map(len, layers))
+    return torch.stack(
+        [pad(layer, (*(0, 0) * (layer.dim() - 1), 0, heads - len(layer)), value=torch.nan) for layer in layers]
+    )
