@@ -8,7 +8,7 @@ from threading import RLock
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from ..core.trace import Trace
 from ..errors import BadInput, NotMeasurable
@@ -26,12 +26,14 @@ def capture(
     *,
     level: str = "keys",
     check: bool = False,
+    past: Cache | None = None,
 ) -> Trace:
     """Run the model once over prompts of equal length and keep what its attention layers were given.
 
     `queries` are the token positions to look from, the last token unless asked otherwise; `trace.at(position)`
     chooses among several. The model is checked once (`check=True`: again) and refused with a reason if it cannot be
-    measured right; level "prompt" also takes models whose positions live in the residual stream.
+    measured right; level "prompt" also takes models whose positions live in the residual stream. `past` holds the
+    keys and values of the first tokens of these prompts, which are then not run again; the others join it.
 
     >>> trace = ww.capture(model, tokenizer(text, return_tensors="pt").input_ids)      # doctest: +SKIP
     >>> ww.score(trace).symbolic[0, 12, 3]                                             # doctest: +SKIP
@@ -46,9 +48,12 @@ def capture(
         raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {queries}") from error
     if not positions or 0 in positions:
         raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {list(queries)}")
+    known = 0 if past is None else past.get_seq_length()
+    if min(positions) < known:
+        raise BadInput(f"query {min(positions)} is among the {known} tokens of the past, which are not run again")
     with _one_at_a_time:
         try:
-            return _capture(model, input_ids, positions, level, check)
+            return _capture(model, input_ids, positions, level, check, past)
         except (IndexError, RuntimeError) as error:
             context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
             if isinstance(error, NotMeasurable) or context is None or tokens <= context:
@@ -56,16 +61,19 @@ def capture(
             raise BadInput(f"the prompt has {tokens} tokens, the model takes {context}") from error
 
 
-def _capture(model: PreTrainedModel, input_ids: Tensor, positions: list[int], level: str, check: bool) -> Trace:
+def _capture(
+    model: PreTrainedModel, input_ids: Tensor, positions: list[int], level: str, check: bool, past: Cache | None
+) -> Trace:
     certificate = certify(model, input_ids.shape[1], again=check)
     if certificate.absolute and level == "keys":
         raise NotMeasurable(
             f"{model.config.model_type} adds positions to its embeddings: they travel with the contents, "
             'so it can be measured at level "prompt" only'
         )
-    recorder = Recorder(positions)
+    known, caching = (0, {}) if past is None else (past.get_seq_length(), {"past_key_values": past})
+    recorder = Recorder(positions, known)
     with recording(model, recorder):
-        output = model(input_ids=input_ids, use_cache=False, **last_logits_only(model))
+        output = model(input_ids=input_ids[:, known:], use_cache=past is not None, **caching, **last_logits_only(model))
     if len(recorder.records) != len(certificate.positions):
         raise NotMeasurable(
             f"{len(recorder.records)} attention calls captured, {len(certificate.positions)} in the self-check"

@@ -45,6 +45,7 @@ class Recorder:
     """Collects one record a call of attention, in the order of the calls."""
 
     positions: Sequence[int]
+    past: int = 0  # tokens that are not run again: their keys come from a cache
     layer: int | None = None
     records: list[Record] = field(default_factory=list)
 
@@ -61,8 +62,8 @@ class Recorder:
         sinks: Tensor | None = None,
     ) -> None:
         """Keep the queries asked for, the keys up to the last of them, and their rows of mask and bias."""
-        chosen = list(self.positions)
-        seen = max(chosen) + 1
+        chosen = [position - self.past for position in self.positions]
+        seen = max(self.positions) + 1
         last = self.records[-1] if self.records and self.records[-1].module is module else None
         if last and torch.equal(last.keys, key[:, :, :seen]) and torch.equal(last.queries, query[:, :, chosen]):
             return  # differential attention asks once for each half of its values, with the same queries and keys
@@ -70,7 +71,7 @@ class Recorder:
         if position_bias is not None:
             extra = position_bias[:, :, chosen if position_bias.shape[2] > 1 else [0] * len(chosen), :seen].float()
             bias = extra if bias is None else bias + extra
-        if bias is not None and _is_causal_only(bias, chosen):
+        if bias is not None and _is_causal_only(bias, self.positions):
             bias = None
         self.records.append(
             Record(
@@ -269,8 +270,8 @@ def _additive(mask: Tensor | None, chosen: list[int], seen: int) -> Tensor | Non
     return rows.masked_fill(rows < torch.finfo(mask.dtype).min / 4, -torch.inf)
 
 
-def _is_causal_only(bias: Tensor, chosen: list[int]) -> bool:
-    return all(not bias[:, :, row, : position + 1].any() for row, position in enumerate(chosen))
+def _is_causal_only(bias: Tensor, positions: Sequence[int]) -> bool:
+    return all(not bias[:, :, row, : position + 1].any() for row, position in enumerate(positions))
 
 
 def _owned(tensor: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def _through_attn(module: Any, recorder: Recorder) -> Iterator[None]:
     def recorded(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
         mask, tokens = attention_mask, key.shape[2]
         if isinstance(window := getattr(module, "bias", None), Tensor) and window.dtype == torch.bool:
-            mask = window[:, :, :tokens, :tokens]
+            mask = window[:, :, tokens - query.shape[2] : tokens, :tokens]
         recorder.add(module, query, key, scaling=1 / scale, mask=mask)
         return original(query, key, value, attention_mask)
 
@@ -89,12 +89,13 @@ def _through_bloom(module: Any, recorder: Recorder) -> Iterator[None]:
     def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], fused: Tensor) -> None:
         query, key, _ = module._reshape(fused)
         given = arguments[0]
+        key = _after_past(key, given["layer_past"], module)
         alibi = given["alibi"].unflatten(0, (len(query), -1)) * module.beta  # B H 1 T
         recorder.add(
             module, query, key, scaling=module.inv_norm_factor, mask=given["attention_mask"], position_bias=alibi
         )
 
-    with _arguments_of(module, "hidden_states", "residual", "alibi", "attention_mask") as arguments:
+    with _arguments_of(module, "hidden_states", "residual", "alibi", "attention_mask", "layer_past") as arguments:
         handle = module.query_key_value.register_forward_hook(record, with_kwargs=True)
         try:
             yield
@@ -111,6 +112,7 @@ def _through_mpt(module: Any, recorder: Recorder) -> Iterator[None]:
             fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
         query, key, _value = (part.unflatten(2, (module.n_heads, -1)).transpose(1, 2) for part in fused.chunk(3, dim=2))
         given = arguments[0]
+        key = _after_past(key, given["past_key_values"], module)
         bias, mask = given["position_bias"], given["attention_mask"]
         tokens = key.shape[2]
         recorder.add(
@@ -128,6 +130,13 @@ def _through_mpt(module: Any, recorder: Recorder) -> Iterator[None]:
             yield
         finally:
             handle.remove()
+
+
+def _after_past(key: Tensor, past: Any, module: Any) -> Tensor:
+    """The keys that the module will attend to: those in the cache that it is about to update come first."""
+    if past is None or not past.get_seq_length(module.layer_idx):
+        return key
+    return torch.cat([past.layers[module.layer_idx].keys, key], dim=2)
 
 
 @contextmanager

@@ -113,6 +113,21 @@ def block_index(blocks: Sequence[tuple[int, int]] | None, keys: int, without_fir
     tensor([[1, 2],
             [3, 4]])
     """
+    spans = block_spans(blocks, keys, without_first)
+    lengths = {stop - start for start, stop in spans}
+    if len(lengths) > 1:
+        raise BadInput(f"blocks of different lengths {sorted(lengths)} cannot change places at level keys")
+    return torch.tensor([range(start, stop) for start, stop in spans])
+
+
+def block_spans(
+    blocks: Sequence[tuple[int, int]] | None, keys: int, without_first: bool = False
+) -> list[tuple[int, int]]:
+    """Spans of any lengths before the query, after checking that there are two and that they do not overlap.
+
+    >>> block_spans(None, keys=3)
+    [(0, 1), (1, 2), (2, 3)]
+    """
     spans = [(at, at + 1) for at in range(keys)] if blocks is None else [_span(block) for block in blocks]
     for start, stop in spans:
         if start < 0 or stop <= start:
@@ -125,14 +140,11 @@ def block_index(blocks: Sequence[tuple[int, int]] | None, keys: int, without_fir
     for (start, stop), (later, end) in pairwise(ordered):
         if later < stop:
             raise BadInput(f"blocks ({start}, {stop}) and ({later}, {end}) overlap")
-    lengths = {stop - start for start, stop in spans}
-    if len(lengths) > 1:
-        raise BadInput(f"blocks of different lengths {sorted(lengths)} cannot change places at level keys")
     if without_first:
         spans = [span for span in spans if span[0] > 0]
     if len(spans) < 2:
         raise BadInput(f"{len(spans)} block(s) to swap; at least two are needed")
-    return torch.tensor([range(start, stop) for start, stop in spans])
+    return spans
 
 
 def _span(block: Sequence[int]) -> tuple[int, int]:
