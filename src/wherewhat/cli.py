@@ -197,7 +197,8 @@ def doctor(
 ) -> None:
     """Compare the measured rotation, windows and scaling of every layer with what the configuration promises.
 
-    Exit code 0: healthy; 1: something is not as promised.
+    Exit code 0: healthy; 1: something is not as promised. Weights laid out for the other pairing of dimensions cannot
+    be seen this way: the rotation itself is then as promised.
 
     [bold]Example:[/bold] wherewhat doctor models/SmolLM2.Q4_1.gguf
     """
@@ -222,6 +223,26 @@ def doctor(
         show_diagnosis(model_name(model), diagnosis, Console(highlight=False))
     if not diagnosis.healthy:
         raise typer.Exit(1)
+
+
+@app.command()
+def plot(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of profiles; several: plane only.")],
+    figure: Annotated[str, typer.Option(help="plane, heatmaps, frequencies or layers.")] = "plane",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .png, .pdf or .svg file.", show_default="FIGURE.png")
+    ] = None,
+) -> None:
+    """Draw a profile for print: the same profile, the same bytes.
+
+    [bold]Example:[/bold] wherewhat plot profiles/smollm2 --figure plane -o plane.pdf
+    """
+    from .report.figures import save_figure
+    from .studies.profile import Profile
+
+    path = output or Path(f"{figure}.png")
+    save_figure([Profile.load(folder) for folder in folders], figure, path)
+    print(f"Saved {path}", file=sys.stderr)
 
 
 def model_name(model: str) -> str:
