@@ -249,6 +249,29 @@ def test_intervals_of_samples_hold_the_score_of_all_swaps(name, tau, enumerated)
         assert (high - low).mean() < unseen.mean() / 2
 
 
+@pytest.mark.parametrize("run_of_100", [20, 50, 80])
+def test_intervals_keep_their_promise_where_all_is_well_behaved(run_of_100):
+    cosines = torch.rand(2, 100, 300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)  # 300 heads
+    weight, chance = torch.full((300, 100), 0.01).double(), torch.full((100,), run_of_100 / 100).double()
+    held = []
+    for seed in range(20):
+        chosen = draw(chance, seed)
+        found = estimate(weight, chance, chosen, cosines[:, chosen])
+        held.append((found.low <= cosines.mean(1)) & (cosines.mean(1) <= found.high))
+    assert 0.94 < torch.stack(held).double().mean() < 0.98
+
+
+def test_swaps_that_are_always_run_speak_for_themselves_only():
+    sure = torch.arange(40) < 10
+    weight, chance = torch.full((1, 40), 0.025).double(), sure.double().clamp(min=0.3)
+    for seed in range(5):
+        chosen = draw(chance, seed)
+        cosines = sure[chosen].double().expand(2, 1, -1).mT
+        found = estimate(weight, chance, chosen, cosines)
+        torch.testing.assert_close(found.value, torch.full((2, 1), 0.25).double())
+        torch.testing.assert_close(found.low, torch.full((2, 1), 0.25).double())
+
+
 @pytest.mark.parametrize("tau", [1e-4, math.inf])
 def test_each_swap_is_drawn_with_its_chance(tau, enumerated):
     log_d, pairs, _ = enumerated["gpt2"]
