@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import RLock
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
 from ..core.trace import Trace
@@ -19,8 +20,17 @@ from .hook import Recorder, last_logits_only, recording
 _one_at_a_time = RLock()
 
 
+@runtime_checkable
+class Traceable(Protocol):
+    """A model that shows its queries and keys itself, as those of the lab do."""
+
+    def trace(self, input_ids: Int[Tensor, "B T"], positions: Sequence[int]) -> Trace: ...
+
+    def get_input_embeddings(self) -> nn.Embedding: ...
+
+
 def capture(
-    model: PreTrainedModel,
+    model: PreTrainedModel | Traceable,
     input_ids: Int[Tensor, "B T"],
     queries: Sequence[int] = (-1,),
     *,
@@ -48,6 +58,8 @@ def capture(
         raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {queries}") from error
     if not positions or 0 in positions:
         raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {list(queries)}")
+    if isinstance(model, Traceable):
+        return model.trace(input_ids, positions)
     known = 0 if past is None else past.get_seq_length()
     if min(positions) < known:
         raise BadInput(f"query {min(positions)} is among the {known} tokens of the past, which are not run again")
@@ -94,9 +106,9 @@ def _capture(
     )
 
 
-def check_input(model: PreTrainedModel, input_ids: Tensor) -> None:
+def check_input(model: PreTrainedModel | Traceable, input_ids: Tensor) -> None:
     """One clear sentence for each way in which a prompt can be wrong."""
-    if not isinstance(model, PreTrainedModel):
+    if not isinstance(model, (PreTrainedModel, Traceable)):
         raise BadInput(f"expected a Hugging Face causal language model, got {type(model).__name__}")
     if not isinstance(input_ids, Tensor) or input_ids.is_floating_point() or input_ids.dtype == torch.bool:
         raise BadInput(f"input_ids must be a tensor of whole numbers (batch, tokens), got {type(input_ids).__name__}")

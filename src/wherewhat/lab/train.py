@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..errors import BadInput
 from ..files import read_tensors, write_atomically
+from .checkpoint import checkpoint_path
 from .transformer import Shape, Transformer
 
 Progress = Callable[[int, int, float, float], None]  # step, of steps, loss, accuracy
@@ -215,10 +216,6 @@ def accuracy_by_hops(model: Transformer, examples: Examples, batch: int = 400) -
         for tokens, answers in zip(examples.tokens.split(batch), examples.answers.split(batch), strict=True)
     ])  # fmt: skip
     return [float(right[examples.hops == hops].float().mean()) for hops in range(1, int(examples.hops.max()) + 1)]
-
-
-def checkpoint_path(folder: Path, step: int) -> Path:
-    return folder / "checkpoints" / f"step-{step:06d}.safetensors"
 
 
 @lru_cache(maxsize=1)

@@ -86,6 +86,7 @@ class Block(nn.Module):
         keys: Float[Tensor, "B H T D"],
         values: Float[Tensor, "B H T E"],
         drop: Drop,
+        /,
     ) -> Float[Tensor, "B H Q E"]:
         """Causal attention of the last Q tokens."""
         asked, tokens = queries.shape[2], keys.shape[2]
@@ -154,12 +155,13 @@ class Transformer(nn.Module):
     @contextmanager
     def attending(self, change: Callable[[int, Attend], Attend]) -> Iterator[None]:
         """Within this context layer l attends through `change(l, its own way)`; afterwards as ever."""
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
         try:
-            for layer, block in enumerate(self.blocks):
+            for layer, block in enumerate(blocks):
                 block.attend = change(layer, block.attend)
             yield
         finally:
-            for block in self.blocks:
+            for block in blocks:
                 vars(block).pop("attend", None)
 
     @torch.no_grad()

@@ -1,0 +1,100 @@
+"""Which basic function a head carries out: where it looks along the hops, and what is lost without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..capture import capture
+from ..lab import Transformer
+from ..lab.train import accuracy_by_hops
+from ..lab.transformer import Attend, Drop
+from ..tasks import Sequences
+
+PLACES = ("self", "next", "later")
+ENOUGH = 0.5  # a head looks at a place if at least this much of its attention is there
+
+
+def roles(model: Transformer, sequences: Sequences, scores: Float[Tensor, "L H 2"]) -> pd.DataFrame:
+    """A row a head: its attention on itself, on the next token of the path and on those after it; what it is called
+    by that; and the accuracy lost, by hops, when its output is zero or its mean.
+
+    `last_*` is seen from the last token, `hop_*` from the tokens hopped to. A head that looks at the next token of
+    the path carries out Index if it is positional and Retrieval if it is symbolic (`scores` holds both of each head);
+    one that looks at itself is Reflexive; one that looks further along the path makes a Jump.
+
+    >>> roles(ww.embedded("number"), validation, scores)               # doctest: +SKIP
+    """
+    last, hops = attention_on_path(model, sequences, first=0), attention_on_path(model, sequences, first=1)
+    whole = torch.tensor(accuracy_by_hops(model, sequences))
+    rows = []
+    for layer in range(model.shape.layers):
+        for head in range(model.shape.heads):
+            seen = last[layer, head]
+            lost = {
+                kind: (whole - torch.tensor(accuracy_without(model, sequences, layer, head, kind))).tolist()
+                for kind in ("zero", "mean")
+            }
+            rows.append(
+                {"layer": layer, "head": head, "role": role(seen, *scores[layer, head].tolist())}
+                | {f"last_{name}": value for name, value in zip(PLACES, seen.tolist(), strict=True)}
+                | {f"hop_{name}": value for name, value in zip(PLACES, hops[layer, head].tolist(), strict=True)}
+                | {f"lost_{kind}_{hop}": value for kind in lost for hop, value in enumerate(lost[kind], 1)}
+            )
+    return pd.DataFrame(rows)
+
+
+def role(seen: Float[Tensor, " 3"], positional: float, symbolic: float) -> str:
+    """The name of a head that looks at itself, the next token and later tokens of the path this much.
+
+    >>> role(torch.tensor([0.0, 0.9, 0.0]), positional=0.99, symbolic=0.02)
+    'Index'
+    """
+    if seen.max() < ENOUGH:
+        return "-"
+    return ("Reflexive", "Index" if positional >= symbolic else "Retrieval", "Jump")[int(seen.argmax())]
+
+
+def attention_on_path(model: Transformer, sequences: Sequences, first: int) -> Float[Tensor, "L H 3"]:
+    """Mean attention on the query itself, on the next token of its path and on all later ones.
+
+    `first` = 0 looks from the last token, 1 from all tokens hopped to on the way.
+    """
+    total, count = torch.zeros(model.shape.layers, model.shape.heads, 3), 0
+    for tokens, path in queries_on_path(sequences, first):
+        trace = capture(model, tokens)
+        rows = torch.stack([trace.attention_rows(layer) for layer in range(model.shape.layers)], 1)  # B L H T
+        padded = torch.nn.functional.pad(rows, (0, 1))  # what is not there has no attention
+        at = path[:, None, None].expand(-1, *rows.shape[1:3], -1)
+        found = padded.gather(-1, torch.where(at < 0, rows.shape[-1], at))
+        total += torch.stack([found[..., 0], found[..., 1], found[..., 2:].sum(-1)], -1).sum(0)
+        count += len(tokens)
+    return total / max(count, 1)
+
+
+def queries_on_path(sequences: Sequences, first: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Sequences cut at a token of their path, with the rest of the path from there on; -1 beyond its end."""
+    for number in [0] if first == 0 else range(1, sequences.path.shape[1] - 1):
+        for position in sequences.path[:, number].unique().tolist():
+            rows = (sequences.path[:, number] == position) & (sequences.hops > number)
+            if rows.any():
+                yield sequences.tokens[rows, : position + 1], sequences.path[rows, number:]
+
+
+def accuracy_without(model: Transformer, sequences: Sequences, layer: int, head: int, kind: str) -> list[float]:
+    """Accuracy by hops with the output of a head replaced by zero, or by its mean over these sequences."""
+
+    def change(number: int, attend: Attend) -> Attend:
+        def changed(queries: Tensor, keys: Tensor, values: Tensor, drop: Drop) -> Tensor:
+            output = attend(queries, keys, values, drop).clone()
+            output[:, head] = output[:, head].mean(0) if kind == "mean" else 0
+            return output
+
+        return changed if number == layer else attend
+
+    with model.attending(change):
+        return accuracy_by_hops(model, sequences)
