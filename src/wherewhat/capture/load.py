@@ -64,7 +64,7 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     except Exception as error:
-        raise BadInput(f"{name}: no tokenizer can be loaded ({_reason(error, options)})") from error
+        raise BadInput(f"{name}: its tokenizer cannot be loaded ({_reason(error, options)})") from error
 
 
 def locate(name: str | Path, revision: str | None = None) -> tuple[str, dict[str, Any]]:
@@ -90,7 +90,7 @@ def hub_answers() -> bool:
     """
     if constants.HF_HUB_OFFLINE:
         return False
-    if getproxies():
+    if {"https", "http", "all"} & getproxies().keys():
         return True
     hub = urlsplit(constants.ENDPOINT)
     try:

@@ -103,6 +103,12 @@ class Trace:
     check: Mapping[str, float] = field(default_factory=dict)
     absolute: bool = False
 
+    def __repr__(self) -> str:
+        heads = max((layer.queries.shape[1] for layer in self.attention), default=0)
+        return (
+            f"Trace({self.batch} x {self.keys} keys, {len(self.attention)} layers, {heads} heads, {self.planes} planes)"
+        )
+
     @property
     def layers(self) -> list[int]:
         """The indices, in the model, of the attention layers that the L axis counts."""

@@ -40,7 +40,7 @@ def tokenize(tokenizer: Any, text: str, special: bool = True) -> tuple[list[int]
     """Token ids and the characters that each stands for; BOS comes first if the model has one."""
     if not getattr(tokenizer, "is_fast", False):
         raise BadInput(f"{type(tokenizer).__name__} does not tell which characters a token stands for")
-    encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+    encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
     ids, spans = list(encoded["input_ids"]), [tuple(span) for span in encoded["offset_mapping"]]
     eos = tokenizer.eos_token_id
     if special and len(ids) > 1 and ids[-1] == eos and spans[-1][0] == spans[-1][1]:

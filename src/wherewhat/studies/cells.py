@@ -29,11 +29,11 @@ def cell_hash(cell: Any) -> str:
 
 
 def run_cells(
-    folder: Path | None, cells: Sequence[Cell], compute: Callable[[Cell], dict[str, Tensor]]
+    folder: Path | None, cells: Sequence[Cell], compute: Callable[[Cell], dict[str, Tensor]], name: str = "parts"
 ) -> Iterator[dict[str, Tensor]]:
     """The result of every cell in order, from its file if it has one, else computed and kept; no folder, no files.
 
-    Stopped from the keyboard, it says what is kept.
+    Stopped from the keyboard, it says how many of them, called by `name`, are kept.
     """
     for cell in cells:
         if folder is None:
@@ -45,7 +45,7 @@ def run_cells(
                 tensors = {name: value.contiguous() for name, value in compute(cell).items()}
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
-                    f"{kept(folder, cells)} of {len(cells)} parts are kept in {folder}; the same command goes on"
+                    f"{kept(folder, cells)} of {len(cells)} {name} are kept in {folder}; the same command goes on"
                 ) from None
             write_atomically(path, save(tensors, {"cell": _canonical(cell)}))
         yield read_tensors(path)

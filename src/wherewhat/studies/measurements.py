@@ -23,7 +23,7 @@ VERSION = 2
 TAUS = (1e-4, 1e-3, 1e-2, math.inf)
 CHECKS = ("attention", "logits", "keys", "swap")
 # A stored table has at most so many blocks; finer cuts of the blocks are scored up to so many.
-TABLE_BLOCKS, FINEST_BLOCKS = 64, 1024
+TABLE_BLOCKS, FINEST_BLOCKS = 64, 512
 
 Span = tuple[int, int]
 

@@ -21,6 +21,7 @@ from ..core.kinds import HIGH, LOW
 from ..core.measure import check_tau
 from ..errors import BadInput
 from ..prompts import Prompt
+from ..prompts.task import longest
 from .cells import kept, run_cells
 from .headlines import headlines
 from .measurements import (
@@ -76,18 +77,20 @@ def profile(
     known = {"weights": weights, **measure_settings(level, tau, seed, dtype), **(settings or {})}
     known["prompts"] = hashlib.sha256(json.dumps([asdict(prompt) for prompt in prompts]).encode()).hexdigest()
     if folder is not None and already_there(Path(folder), known, overwrite):
+        there = Profile.load(folder)
         say(f"The profile is already there, in {folder}")
-        return Profile.load(folder)
+        return there
 
     cells = [
         PromptCell(weights, dtype, prompt.ids, prompt.blocks, prompt.answer, tau, table=number == 0, level=level)
         for number, prompt in enumerate(prompts)
     ]
     keep = None if folder is None else Path(folder) / "cells"
+    say(f"Prompts: {len(prompts)}, of up to {longest(prompts)} tokens and {max(len(p.blocks) for p in prompts)} blocks")
     if before := kept(keep, cells):
         say(f"{before} of {len(cells)} prompts were there")
     results = []
-    for done, result in enumerate(run_cells(keep, cells, lambda cell: LEVELS[level](model, cell)), 1):
+    for done, result in enumerate(run_cells(keep, cells, lambda cell: LEVELS[level](model, cell), "prompts"), 1):
         progress("prompts", done, len(cells))
         results.append(result)
     signature = signature_cell(model, weights, seed)

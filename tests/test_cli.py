@@ -1,0 +1,241 @@
+"""The command line as a user meets it: help with examples, numbers for machines, one line where it says no."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from transformers import CLIPConfig, CLIPModel, LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageClassification
+
+import wherewhat as ww
+from conftest import weights
+from wherewhat.cli import main
+
+SMOL = "SmolLM2-135M-Instruct-GGUF"
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """The entry point with these arguments: exit code, standard output, standard error."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["wherewhat", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def refuse(run):
+    """Refused with exit code 2 and one line with these words."""
+
+    def call(words: str, *arguments: object) -> None:
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, "")
+        assert re.fullmatch(rf"wherewhat: [^\n]*{words}[^\n]*\n", err), err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory):
+    """A small real model that can be tampered with."""
+    folder = tmp_path_factory.mktemp("models") / "stories"
+    shutil.copytree(weights("stories260K"), folder)
+    for path in [folder, *folder.iterdir()]:
+        path.chmod(0o755)
+    return folder
+
+
+def short(model: object, output: object, *more: object) -> tuple[object, ...]:
+    return ("profile", model, "-o", output, "--pairs", 4, "--samples", 2, *more)
+
+
+def test_help_is_quick_and_every_command_shows_an_example(run):
+    command = [sys.executable, "-X", "importtime", "-m", "wherewhat", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "typer" in done.stderr
+    assert not re.search("torch|transformers|pandas", done.stderr)
+    commands = re.findall(r"^│ (\w+)  ", done.stdout, re.MULTILINE)
+    assert {"demo", "profile", "compare", "doctor"} <= set(commands)
+    for command in commands:
+        code, out, _ = run(command, "--help")
+        assert code == 0
+        assert f"Example: wherewhat {command}" in out
+    assert '"blocks": [[0, 14], [14, 29]]' in " ".join(run("profile", "--help")[1].split())
+
+
+def test_names_of_the_package_are_there_when_asked_for():
+    code = (
+        "import sys, wherewhat as ww; assert 'torch' not in sys.modules; "
+        "from wherewhat.capture.load import load; "
+        "assert ww.load is load and callable(ww.capture) and ww.capture.__name__ == 'capture'; "
+        "assert all(getattr(ww, name) for name in ww.__all__)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ww.nothing  # noqa: B018
+
+
+def test_a_profile_and_a_comparison_in_json_and_in_words(run, stories, tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    code, out, err = run(*short(stories, one, "--json"))
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["correlation"]["r_low"] <= found["correlation"]["r"] <= found["correlation"]["r_high"]
+    assert len(found["medians"]["positional"]) == 2
+    assert found["accuracy"]["of"] == 2
+    code, out, err = run(*short(stories, one))
+    assert code == 0
+    assert "already there" in err
+    assert "40 heads: " in out
+    assert "Purest where" in out
+    assert "one token" in out
+    assert run(*short(stories, other, "--template", "record"))[0] == 0
+    code, out, _ = run("compare", one, other)
+    assert code == 0
+    assert "template differs: plain against record" in out
+    code, out, _ = run("compare", one, other, "--json")
+    assert len(json.loads(out)["heads"]) == 40
+
+
+def test_the_folder_is_named_after_the_model_unless_given(run, stories, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("profile", stories, "--pairs", 3, "--samples", 1, "--json")[0] == 0
+    assert (tmp_path / "profiles" / "stories" / "profile.json").exists()
+
+
+def test_stopped_from_the_keyboard_it_says_what_is_kept(run, stories, tmp_path):
+    """A real interrupt, in the middle of the forward pass that follows the first kept prompt."""
+    folder = tmp_path / "p"
+
+    def stop(module: torch.nn.Module, *_: object) -> None:
+        if isinstance(module, LlamaForCausalLM) and list(folder.glob("cells/*.safetensors")):
+            signal.raise_signal(signal.SIGINT)
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(stop)
+    try:
+        code, out, err = run(*short(stories, folder))
+    finally:
+        hook.remove()
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1] == (
+        f"wherewhat: stopped; 1 of 2 prompts are kept in {folder / 'cells'}; the same command goes on"
+    )
+    code, _, err = run(*short(stories, folder))
+    assert code == 0
+    assert "1 of 2 prompts were there" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--samples", 0), "samples must be at least 1, got 0"),
+        (("--pairs", 1), "pairs must be 2 to 512, got 1"),
+        (("--pairs", 513), "pairs must be 2 to 512, got 513"),
+        (("--tau", 0), "tau must be positive"),
+        (("--tau", -1), "tau must be positive"),
+        (("--dtype", "int3"), "dtype is float32, bfloat16 or float16, got int3"),
+        (("--task", "juggling"), "no task 'juggling'"),
+        (("--task", "repeats", "--kind", "color"), "--kind does not apply to the task repeats"),
+        (("--level", "cells"), "level is keys"),
+        (("-o", "/proc/nowhere"), "/proc/nowhere: cannot be written"),
+    ],
+)
+def test_what_no_model_could_do_is_refused_before_one_is_loaded(refuse, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    refuse(words, "profile", "no/such-model", *arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_pairs_than_fit(refuse, stories, tmp_path):
+    words = "more than the 512 that the model takes; use fewer pairs"
+    refuse(words, "profile", stories, "-o", tmp_path, "--pairs", 400)
+
+
+def test_folders_that_cannot_be_written_or_hold_something_else(run, refuse, stories, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    refuse("cannot be written", *short(stories, tmp_path / "file" / "p"))
+    assert run(*short(stories, tmp_path / "p", "--json"))[0] == 0
+    refuse("holds a profile with --samples 2; choose another folder or give --overwrite",
+           "profile", stories, "-o", tmp_path / "p", "--pairs", 4)  # fmt: skip
+    small = LlamaForCausalLM(LlamaConfig(vocab_size=512, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                                         num_attention_heads=2, num_key_value_heads=2))  # fmt: skip
+    shutil.copytree(stories, tmp_path / "other")
+    small.save_pretrained(tmp_path / "other")
+    refuse("holds the profile of another model", *short(tmp_path / "other", tmp_path / "p"))
+    assert run(*short(tmp_path / "other", tmp_path / "p", "--overwrite", "--json"))[0] == 0
+    (tmp_path / "p" / "heads.parquet").write_bytes(b"rubbish")
+    refuse("heads.parquet: missing or damaged", *short(tmp_path / "other", tmp_path / "p"))
+    refuse("holds no profile", "compare", tmp_path / "p" / "cells", tmp_path / "p")
+
+
+def test_models_that_cannot_be_read(refuse, stories, tmp_path):
+    refuse("missing.gguf: no such file", *short(tmp_path / "missing.gguf", tmp_path / "p"))
+    refuse("neither a folder, a .gguf file nor a hub id", *short(tmp_path / "missing", tmp_path / "p"))
+    broken = tmp_path / "broken"
+    shutil.copytree(stories, broken)
+    whole = (broken / "model.safetensors").read_bytes()
+    for content in (b"rubbish" * 100, whole[: len(whole) // 2]):
+        (broken / "model.safetensors").write_bytes(content)
+        refuse("broken: cannot be loaded", *short(broken, tmp_path / "p"))
+    (broken / "model.safetensors").write_bytes(whole)
+    for path in broken.glob("*token*"):
+        path.unlink()
+    refuse("broken: its tokenizer cannot be loaded", *short(broken, tmp_path / "p"))
+
+
+def test_gguf_files_that_are_corrupt_or_cut(refuse, tmp_path):
+    folder = tmp_path / "gguf"
+    folder.mkdir()
+    for path in weights(SMOL).iterdir():
+        if path.suffix == ".json":
+            shutil.copy(path, folder)
+    with (weights(SMOL) / "SmolLM2-135M-Instruct.Q4_1.gguf").open("rb") as file:
+        head = file.read(4_000_000)
+    for name, content in {"cut": head, "stump": head[:5000], "corrupt": b"no gguf at all", "empty": b""}.items():
+        (folder / f"{name}.gguf").write_bytes(content)
+        refuse(f"{name}.gguf: cannot be loaded", *short(folder / f"{name}.gguf", tmp_path / "p"))
+
+
+def test_vision_models(refuse, stories, tmp_path):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {"vision_config": sizes | {"image_size": 32}, "text_config": sizes, "projection_dim": 16}
+    made = {
+        "vit": ViTForImageClassification(ViTConfig(image_size=32, **sizes)),
+        "clip": CLIPModel(CLIPConfig(**vision)),
+    }
+    for name, model in made.items():
+        shutil.copytree(stories, tmp_path / name)
+        model.save_pretrained(tmp_path / name)
+        refuse(f"{name}: cannot be loaded", *short(tmp_path / name, tmp_path / "p"))
+
+
+def test_a_hub_that_cannot_be_reached_is_not_asked_twice(refuse, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://hub.invalid")
+    monkeypatch.setenv("no_proxy", "*")
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    started = time.monotonic()
+    refuse("there is no connection to https://hub.invalid, and it is not in the local cache",
+           *short("owner/name", tmp_path / "p"))  # fmt: skip
+    assert time.monotonic() - started < 15
+
+
+def test_no_traceback_reaches_the_user(tmp_path):
+    command = [sys.executable, "-m", "wherewhat", *map(str, short(tmp_path / "missing.gguf", tmp_path / "p"))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"wherewhat: {tmp_path / 'missing.gguf'}: no such file\n"
