@@ -74,7 +74,7 @@ def test_help_is_quick_and_every_command_shows_an_example(run):
         code, out, _ = run(command, "--help")
         assert code == 0
         assert f"Example: wherewhat {command}" in out
-    assert '"blocks": [[0, 14], [14, 29]]' in " ".join(run("profile", "--help")[1].split())
+    assert '"blocks": [[7, 22], [22, 37]]' in " ".join(run("profile", "--help")[1].split())
 
 
 def test_names_of_the_package_are_there_when_asked_for():

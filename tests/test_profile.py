@@ -250,7 +250,7 @@ def test_a_sink_inside_a_block_is_found(smollm2):
         found = sinks([{"key_attention": rows.mean(0)}], [prompt])
         assert found["share"] > SINK
         assert (found["largest_in_a_block"] > SINK) == inside
-        said = warnings({"accuracy": None, "sinks": found}, "float32", 1e-4)
+        said = warnings({"accuracy": None, "sinks": found}, 8, "float32", 1e-4)
         assert [bool(said), "every head looks symbolic" in "".join(said)] == [inside, inside]
 
 

@@ -102,7 +102,7 @@ def profile(
     An interrupted profile goes on where it was when the same command is given again.
 
     A .jsonl file holds one prompt a line, with its blocks as spans of characters (start, stop):
-    {"text": "Ann likes red. Bob likes tan. Ann likes", "blocks": [[0, 14], [14, 29]], "answer": " red"},
+    {"text": "A list. Ann likes red. Bob likes tan. Ann likes", "blocks": [[7, 22], [22, 37]], "answer": " red"},
     or of tokens, with "ids": [5, 17, ...] instead of "text"; "answer" may be missing.
 
     [bold]Example:[/bold] wherewhat profile models/SmolLM2.Q4_1.gguf -o profiles/smollm2 --pairs 64 --samples 8

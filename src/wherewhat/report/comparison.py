@@ -22,7 +22,7 @@ def show_comparison(found: Comparison, names: tuple[str, str], movers: int, cons
     else:
         for axis, agreement in about["agreement"].items():
             console.print(
-                f"{axis.capitalize()}: heads correlate with r = {number(agreement['r'])}; B is higher by "
+                f"{axis.capitalize()}: heads correlate with r = {number(agreement['r'])}; B less A is "
                 f"{agreement['mean_difference']:+.3f} on average; the interval of {agreement['clear']} of "
                 f"{count(len(heads), 'head')} excludes 0."
             )
@@ -50,9 +50,9 @@ def _side_by_side(found: Comparison, names: tuple[str, str]) -> Table:
         table.add_row(Text(kind, style=STYLE[kind]), *shares)
     table.add_row("r of the axes", *(number(made["correlation"]["r"]) for made in (one, other)))
     for axis in ("positional", "symbolic"):
-        for at, half in enumerate(("first", "second")):
+        for at, half in enumerate(("1st", "2nd")):
             values = (number(made["medians"][axis][at]["median"]) for made in (one, other))
-            table.add_row(f"{axis}, {half} half of layers", *values)
+            table.add_row(f"{axis}, {half} half", *values)
     right = (made["accuracy"] for made in (one, other))
     table.add_row("right answers", *("-" if one is None else f"{one['right']} of {one['of']}" for one in right))
     return table
@@ -60,17 +60,15 @@ def _side_by_side(found: Comparison, names: tuple[str, str]) -> Table:
 
 def _movers(found: Comparison, movers: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title="Moved most", title_justify="left")
-    for column in ("head", "A", "B"):
+    for column in ("head", "A", "B", "positional, B less A", "symbolic, B less A"):
         table.add_column(column, no_wrap=True)
-    for column in ("positional", "change", "symbolic", "change"):
-        table.add_column(column, justify="right", no_wrap=True)
     assert found.heads is not None
     for row in found.heads.head(movers).to_dict("records"):
         cells = []
         for axis in ("positional", "symbolic"):
             low, high = row[f"{axis}_low"], row[f"{axis}_high"]
             reach = "" if low != low else f" ({low:+.2f} to {high:+.2f})"
-            cells += [f"{row[f'{axis}_a']:.2f} > {row[f'{axis}_b']:.2f}", f"{row[f'{axis}_difference']:+.2f}{reach}"]
+            cells.append(f"{row[f'{axis}_difference']:+.2f}{reach}")
         kinds = (Text(row[name], style=STYLE[row[name]]) for name in ("kind_a", "kind_b"))
         table.add_row(f"{row['layer']}.{row['head']}", *kinds, *cells)
     return table

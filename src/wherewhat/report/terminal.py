@@ -74,7 +74,7 @@ def show_profile(profile: Profile, console: Console) -> None:
             console.print(Text.assemble("Purest ", (f"{name:9}", STYLE[name]), f" (layer.head)  {listed}"))
     console.print()
     found = about["correlation"]
-    console.print(f"The axes correlate with r = {number(found['r'])} {_range(found['r_low'], found['r_high'])}", end="")
+    console.print(f"The axes correlate with r = {number(found['r'])}{_range(found['r_low'], found['r_high'])}", end="")
     console.print(f", p = {found['p']:.0e}." if found["p"] is not None else ".")
     console.print("Medians of the first / second half of the layers, here and with other choices:")
     console.print(Padding(_table_of_medians(about), (1, 2)))
@@ -137,7 +137,7 @@ def _table_of_medians(about: dict[str, Any]) -> Table:
 def _answers(about: dict[str, Any]) -> str:
     right = about["accuracy"]
     said = (
-        f"Right answers: {right['right']} of {right['of']} {_range(right['low'], right['high'])}; "
+        f"Right answers: {right['right']} of {right['of']}{_range(right['low'], right['high'])}; "
         f"mean probability {about['answer_probability']:.2f}"
     )
     if about["by_position"]:
@@ -153,7 +153,7 @@ def number(value: float | None) -> str:
 
 
 def _range(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"({low:.2f} to {high:.2f})"
+    return "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
 
 
 def show_demo(heads: Sequence[DemoHead], check: dict[str, float], console: Console) -> None:

@@ -30,7 +30,7 @@ def headlines(results: Measured, prompts: Sequence[Prompt], tau: float, seed: in
         "left_out": left_out(results, prompts),
         "sensitivity": sensitivity(results, prompts, tau),
     }
-    return made | {"warnings": warnings(made, dtype, tau)}
+    return made | {"warnings": warnings(made, len(prompts), dtype, tau)}
 
 
 def plane_numbers(scores: Float[Tensor, "P 2 L H"], seed: int) -> dict[str, Any]:
@@ -146,9 +146,11 @@ def left_out(results: Measured, prompts: Sequence[Prompt]) -> dict[str, int]:
     }
 
 
-def warnings(made: dict[str, Any], dtype: str, tau: float) -> list[str]:
+def warnings(made: dict[str, Any], prompts: int, dtype: str, tau: float) -> list[str]:
     """What a reader should know before trusting the numbers."""
     said = []
+    if 1 < prompts < 4:
+        said.append(f"{prompts} prompts are too few for their intervals to be trusted")
     accuracy = made["accuracy"]
     if accuracy is not None and accuracy["p"] > 0.05:
         said.append(
@@ -168,8 +170,9 @@ def warnings(made: dict[str, Any], dtype: str, tau: float) -> list[str]:
 def pearson(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> tuple[float, float]:
     """Correlation and its two-sided p-value (Student's t); NaN where there is nothing to correlate.
 
-    >>> pearson(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 2.0, 1.0]))
-    (-1.0, 0.0)
+    >>> r, p = pearson(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([3.0, 1.0, 0.0]))
+    >>> round(r, 2), round(p, 2)
+    (-0.93, 0.24)
     """
     if len(x) < 3 or x.min() == x.max() or y.min() == y.max():
         return math.nan, math.nan
