@@ -24,8 +24,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-HEADLINES = """model level tau accuracy answer_probability by_position correlation medians sinks left_out sensitivity
-warnings self_check""".split()
+HEADLINES = """model level tau accuracy answer_probability by_position correlation medians sinks left_out swaps
+sensitivity warnings self_check""".split()
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, local folder or .gguf file.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
@@ -86,7 +86,12 @@ def profile(
         bool | None, typer.Option(help="binding: put it into the model's chat template.", show_default="no-chat")
     ] = None,
     width: Annotated[int | None, typer.Option(help=".txt file: tokens a block.", show_default="8")] = None,
-    level: Annotated[str, typer.Option(help="keys: swap inside each head.")] = "keys",
+    level: Annotated[
+        str, typer.Option(help="keys: swap inside each head | prompt: swap in the prompt and run the model again.")
+    ] = "keys",
+    swaps: Annotated[
+        int | None, typer.Option(help="level prompt: swaps to run a prompt, if there are more.", show_default="128")
+    ] = None,
     tau: Annotated[float, typer.Option(help="Temperature of the weights over swaps; inf: plain mean.")] = 1e-4,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a profile with other settings.")] = False,
     revision: Revision = None,
@@ -99,7 +104,8 @@ def profile(
 ) -> None:
     """Tell, for every head and frequency of a model, whether it looks at where or at what.
 
-    An interrupted profile goes on where it was when the same command is given again.
+    An interrupted profile goes on where it was when the same command is given again. Models that add positions to
+    their embeddings, such as GPT-2, have scores at level prompt only.
 
     A .jsonl file holds one prompt a line, with its blocks as spans of characters (start, stop):
     {"text": "A list. Ann likes red. Bob likes tan. Ann likes", "blocks": [[7, 22], [22, 37]], "answer": " red"},
@@ -124,11 +130,11 @@ def profile(
 
     folder = output or Path("profiles") / model_name(model)
     screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True)
-    check_level(level)
+    number_of_swaps = check_level(level, swaps)
     check_tau(tau)
     check_dtype(dtype)
     settings = {name: value for name, value in asked.settings().items() if value is not None}
-    already_there(folder, settings | measure_settings(level, tau, seed, dtype), overwrite)
+    already_there(folder, settings | measure_settings(level, number_of_swaps, tau, seed, dtype), overwrite)
     with stoppable():
         with screen.status(f"loading {model}"):
             source = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -140,6 +146,7 @@ def profile(
                 loaded,
                 prompts,
                 level=level,
+                swaps=swaps,
                 tau=tau,
                 seed=seed,
                 folder=folder,

@@ -47,7 +47,7 @@ def plane(points: Sequence[tuple[str, float, float]], width: int = 45, height: i
 
 
 @contextmanager
-def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar(console: Console) -> Iterator[Callable[[str, float, int], None]]:
     """A bar with the time left; silent where nobody looks."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -88,6 +88,11 @@ def show_profile(profile: Profile, console: Console) -> None:
             f"Left out: {left_out['statements']} of {count(left_out['of_statements'], 'statement')} (other lengths), "
             f"{left_out['swaps']} of {count(left_out['of_swaps'], 'swap')} (no attention to move)."
         )
+    if swaps := about["swaps"]:
+        console.print(
+            f"Swaps run: {swaps['run']:,} of {swaps['of']:,}; "
+            f"those not run hold {swaps['unseen_weight']:.0%} of the weight."
+        )
     console.print(f"Self-check: within {max(about['self_check'].values()):.0e} of the model's own attention.")
     for warning in about["warnings"]:
         console.print(Text.assemble(("Warning: ", "bold yellow"), warning + "."))
@@ -101,7 +106,7 @@ def purest(heads: pd.DataFrame, kind: str, number: int = 5) -> list[tuple[int, i
         "what": some["symbolic"] - some["positional"],
         "unfocused": some["positional"] + some["symbolic"],
     }[kind]
-    best = some.loc[depth.sort_values(ascending=False, kind="stable").index[:number]]
+    best = some.assign(depth=depth).nlargest(number, "depth")
     return list(zip(best["layer"], best["head"], strict=True))
 
 

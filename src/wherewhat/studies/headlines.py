@@ -28,6 +28,7 @@ def headlines(results: Measured, prompts: Sequence[Prompt], tau: float, seed: in
         **answers(results, prompts),
         "sinks": sinks(results, prompts),
         "left_out": left_out(results, prompts),
+        "swaps": swaps(results),
         "sensitivity": sensitivity(results, prompts, tau),
     }
     return made | {"warnings": warnings(made, len(prompts), dtype, tau)}
@@ -56,16 +57,22 @@ def plane_numbers(scores: Float[Tensor, "P 2 L H"], seed: int) -> dict[str, Any]
 def sensitivity(results: Measured, prompts: Sequence[Prompt], tau: float) -> list[dict[str, Any]]:
     """The same prompts at other temperatures, and with their blocks cut finer and joined to coarser ones.
 
-    The first row is the profile itself. Cuts that not every prompt allows are not there.
+    The first row is the profile itself. Cuts that not every prompt allows are not there; level prompt has no others.
     """
     own = torch.stack([stacked(results, name) for name in (*AXES, "left_out")], 1)
     cuts = [other_blocks(prompt.blocks) for prompt in prompts]
     blocks = [prompt.blocks for prompt in prompts]
     rows = [(tau, "as given", blocks, own)]
-    rows += [(value, "as given", blocks, stacked(results, f"tau {name}")) for name, value in other_taus(tau).items()]
-    for name in cuts[0]:
-        if all(name in cut for cut in cuts):
-            rows.append((tau, name, [cut[name] for cut in cuts], stacked(results, f"blocks {name}")))
+    rows += [
+        (value, "as given", blocks, stacked(results, f"tau {name}"))
+        for name, value in other_taus(tau).items()
+        if f"tau {name}" in results[0]
+    ]
+    rows += [
+        (tau, name, [cut[name] for cut in cuts], stacked(results, f"blocks {name}"))
+        for name in cuts[0]
+        if all(f"blocks {name}" in one for one in results)
+    ]
     table = []
     for temperature, name, spans, values in rows:
         mean = values[:, :2].double().mean(0)
@@ -144,6 +151,14 @@ def left_out(results: Measured, prompts: Sequence[Prompt]) -> dict[str, int]:
         "swaps": int(stacked(results, "left_out").nansum()),
         "of_swaps": sum(math.comb(len(prompt.blocks), 2) * heads for prompt in prompts),
     }
+
+
+def swaps(results: Measured) -> dict[str, Any] | None:
+    """At level prompt, how many swaps were run a prompt, and the mean weight of those that were not."""
+    if "swaps" not in results[0]:
+        return None
+    run, possible = stacked(results, "swaps").sum(0).tolist()
+    return {"run": int(run), "of": int(possible), "unseen_weight": stacked(results, "unseen").nanmean().item()}
 
 
 def warnings(made: dict[str, Any], prompts: int, dtype: str, tau: float) -> list[str]:

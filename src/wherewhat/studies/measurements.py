@@ -18,14 +18,20 @@ from ..core.measure import Scores, block_index, entropy, exclusion, frequency_us
 from ..core.placement import Placement
 from ..core.scores import block_attention
 from ..core.trace import Trace
+from .prompt_level import score_prompt
 
-VERSION = 2
+VERSION = 3
 TAUS = (1e-4, 1e-3, 1e-2, math.inf)
-CHECKS = ("attention", "logits", "keys", "swap")
+CHECKS = ("attention", "logits", "keys", "swap", "prefix")
 # A stored table has at most so many blocks; finer cuts of the blocks are scored up to so many.
 TABLE_BLOCKS, FINEST_BLOCKS = 64, 512
 
 Span = tuple[int, int]
+Within = Callable[[int, int], None]  # how much of a prompt is done, of how much
+
+
+def nobody(done: int, total: int) -> None:
+    """For whoever does not want to know."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class PromptCell:
     tau: float
     table: bool = False
     level: str = "keys"
+    swaps: int | None = None
+    seed: int | None = None
     version: int = VERSION
 
 
@@ -54,18 +62,14 @@ class SignatureCell:
     version: int = VERSION
 
 
-def measure_prompt(model: PreTrainedModel, cell: PromptCell) -> dict[str, Tensor]:
+def measure_keys(model: PreTrainedModel, cell: PromptCell, _: Within = nobody) -> dict[str, Tensor]:
     """All numbers of one prompt at level keys, from one forward pass."""
     trace = capture(model, torch.tensor([cell.ids], device=model.device))
     blocks, tau = cell.blocks, cell.tau
     heads, blind = score(trace, blocks, tau), score(trace, blocks, tau, without_first=True)
     alone, use, bounds = score_frequencies(trace, blocks, tau), frequency_use(trace), exclusion(trace)
     index = block_index(blocks, trace.keys)
-    rows = _stacked_layers(trace, trace.attention_rows)
-    assert trace.output is not None
-    chances = trace.output[0].softmax(-1)
-    answered = [-1.0, -1.0] if cell.answer is None else [chances[cell.answer], float(chances.argmax() == cell.answer)]
-    result = {
+    result = seen_in(trace, cell) | {
         "positional": heads.positional[0],
         "symbolic": heads.symbolic[0],
         "positional_without_first": blind.positional[0],
@@ -74,19 +78,13 @@ def measure_prompt(model: PreTrainedModel, cell: PromptCell) -> dict[str, Tensor
         "entropy": entropy(trace)[0],
         "variance": bounds.variance[0],
         "exclusion_bound": bounds.bound[0],
-        "sink": rows[..., 0],
-        "key_attention": rows.flatten(0, 1).nanmean(0),
         "frequency_positional": alone.positional[0],
         "frequency_symbolic": alone.symbolic[0],
         "use_norm": use.norm[0],
         "use_max": use.maximum[0],
         "block_attention": _stacked_layers(trace, lambda layer: block_attention(trace.placements(layer), index)),
-        "answer": torch.tensor(answered),
         "angles": trace.angles,
-        "layers": torch.tensor(trace.layers),
-        "kv_groups": torch.tensor([layer.queries.shape[1] // layer.keys.shape[1] for layer in trace.attention]),
         "frequency_ids": torch.tensor(trace.frequency_ids),
-        "check": torch.tensor([trace.check[name] for name in CHECKS]),
     }
     for name, other in other_taus(tau).items():
         result[f"tau {name}"] = _stacked(score(trace, blocks, other))
@@ -97,6 +95,59 @@ def measure_prompt(model: PreTrainedModel, cell: PromptCell) -> dict[str, Tensor
             trace, lambda layer: merged_log_mass(trace.placements(layer), index)
         ).half()
     return result
+
+
+def measure_whole(model: PreTrainedModel, cell: PromptCell, within: Within = nobody) -> dict[str, Tensor]:
+    """The numbers of one prompt at level prompt, from a run of the whole model for every swap; none by frequency."""
+    assert cell.swaps is not None
+    assert cell.seed is not None
+    ids = torch.tensor([cell.ids], device=model.device)
+    trace = capture(model, ids, level="prompt")
+    scores = score_prompt(
+        model, ids, cell.blocks, tau=cell.tau, swaps=cell.swaps, seed=cell.seed,
+        progress=lambda _, done, total: within(done, total),
+    )  # fmt: skip
+    shape = scores.positional.shape
+    absent = torch.full(shape, torch.nan)
+    seen = seen_in(trace, cell)
+    seen["check"][CHECKS.index("prefix")] = scores.check["prefix"] if scores.cached else torch.nan
+    return seen | {
+        "positional": scores.positional,
+        "positional_low": scores.positional_low,
+        "positional_high": scores.positional_high,
+        "symbolic": scores.symbolic,
+        "symbolic_low": scores.symbolic_low,
+        "symbolic_high": scores.symbolic_high,
+        "positional_without_first": absent,
+        "symbolic_without_first": absent.clone(),
+        "left_out": scores.left_out,
+        "unseen": scores.unseen,
+        "swaps": torch.tensor([scores.swaps, scores.possible]).float(),
+        "entropy": scores.entropy,
+        "variance": absent.clone(),
+        "exclusion_bound": absent.clone(),
+        "block_attention": scores.attention,
+        "angles": torch.empty(shape[0], 0),
+        "frequency_ids": torch.empty(0, dtype=torch.long),
+        **{name: torch.empty(*shape, 0) for name in ("frequency_positional", "frequency_symbolic")},
+        **{name: torch.empty(*shape, 0) for name in ("use_norm", "use_max")},
+    }
+
+
+def seen_in(trace: Trace, cell: PromptCell) -> dict[str, Tensor]:
+    """What a forward pass shows at either level: where attention goes, the answer, and the self-check."""
+    rows = _stacked_layers(trace, trace.attention_rows)
+    assert trace.output is not None
+    chances = trace.output[0].softmax(-1)
+    answered = [-1.0, -1.0] if cell.answer is None else [chances[cell.answer], float(chances.argmax() == cell.answer)]
+    return {
+        "sink": rows[..., 0],
+        "key_attention": rows.flatten(0, 1).nanmean(0),
+        "answer": torch.tensor(answered),
+        "layers": torch.tensor(trace.layers),
+        "kv_groups": torch.tensor([layer.queries.shape[1] // layer.keys.shape[1] for layer in trace.attention]),
+        "check": torch.tensor([trace.check.get(name, torch.nan) for name in CHECKS]),
+    }
 
 
 def other_taus(tau: float) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -28,10 +29,12 @@ from .measurements import (
     CHECKS,
     VERSION,
     PromptCell,
+    Within,
     blocks_merged,
     dtype_name,
-    measure_prompt,
+    measure_keys,
     measure_signature,
+    measure_whole,
     signature_cell,
 )
 from .profile_file import Profile, already_there, plain
@@ -39,7 +42,9 @@ from .tables import AXES, Measured, frequency_table, head_table, stacked
 
 __all__ = ["LEVELS", "Profile", "profile"]
 
-LEVELS: dict[str, Callable[[PreTrainedModel, PromptCell], dict[str, Tensor]]] = {"keys": measure_prompt}
+Measure = Callable[[PreTrainedModel, PromptCell, Within], dict[str, Tensor]]
+LEVELS: dict[str, Measure] = {"keys": measure_keys, "prompt": measure_whole}
+SWAPS = 128  # run a prompt at level prompt, if there are more
 
 
 def profile(
@@ -47,13 +52,14 @@ def profile(
     prompts: Sequence[Prompt],
     *,
     level: str = "keys",
+    swaps: int | None = None,
     tau: float = 1e-4,
     seed: int = 0,
     folder: str | Path | None = None,
     overwrite: bool = False,
     settings: dict[str, Any] | None = None,
     about: dict[str, Any] | None = None,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Callable[[str, float, int], None] = lambda what, done, total: None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Profile:
     """Measure every head and frequency of a model on these prompts.
@@ -62,19 +68,23 @@ def profile(
     the next prompt; the finished profile is saved beside them. A profile that is there already is read, not made
     again; one with other settings, or of another model, is only replaced with `overwrite`.
 
+    Level "keys" swaps contents inside each head; level "prompt" swaps blocks of the prompt, `swaps` of them (128), and
+    runs the whole model again for each: slower, without frequencies, and the only level for models whose positions
+    are added to their embeddings.
+
     `settings` say how the prompts were made, `about` whatever else should be kept with the profile.
 
     >>> prompts = binding(tokenizer, pairs=64, samples=8)              # doctest: +SKIP
     >>> ww.profile(model, prompts).heads                               # doctest: +SKIP
     """
-    check_level(level)
+    swaps = check_level(level, swaps)
     check_tau(tau)
     if not prompts:
         raise BadInput("a profile needs at least one prompt")
     if not isinstance(model, PreTrainedModel):
         model = load(model)
     weights, dtype = weights_hash(model), dtype_name(model)
-    known = {"weights": weights, **measure_settings(level, tau, seed, dtype), **(settings or {})}
+    known = {"weights": weights, **measure_settings(level, swaps, tau, seed, dtype), **(settings or {})}
     known["prompts"] = hashlib.sha256(json.dumps([asdict(prompt) for prompt in prompts]).encode()).hexdigest()
     if folder is not None and already_there(Path(folder), known, overwrite):
         there = Profile.load(folder)
@@ -82,17 +92,26 @@ def profile(
         return there
 
     cells = [
-        PromptCell(weights, dtype, prompt.ids, prompt.blocks, prompt.answer, tau, table=number == 0, level=level)
+        PromptCell(
+            weights, dtype, prompt.ids, prompt.blocks, prompt.answer, tau, table=number == 0 and swaps is None,
+            level=level, swaps=swaps, seed=None if swaps is None else seed + number,
+        )
         for number, prompt in enumerate(prompts)
-    ]
+    ]  # fmt: skip
     keep = None if folder is None else Path(folder) / "cells"
     say(f"Prompts: {len(prompts)}, of up to {longest(prompts)} tokens and {max(len(p.blocks) for p in prompts)} blocks")
     if before := kept(keep, cells):
         say(f"{before} of {len(cells)} prompts were there")
-    results = []
-    for done, result in enumerate(run_cells(keep, cells, lambda cell: LEVELS[level](model, cell), "prompts"), 1):
-        progress("prompts", done, len(cells))
+    results: list[dict[str, Tensor]] = []
+
+    def compute(cell: PromptCell) -> dict[str, Tensor]:
+        return LEVELS[level](
+            model, cell, lambda done, total: progress("prompts", len(results) + done / total, len(cells))
+        )
+
+    for result in run_cells(keep, cells, compute, "prompts"):
         results.append(result)
+        progress("prompts", len(results), len(cells))
     signature = signature_cell(model, weights, seed)
     (recognised,) = run_cells(keep, [signature], lambda cell: measure_signature(model, cell))
     described = {
@@ -103,7 +122,11 @@ def profile(
         "settings": known,
         "thresholds": {"high": HIGH, "low": LOW},
         **headlines(results, prompts, tau, seed, dtype),
-        "self_check": dict(zip(CHECKS, results[0]["check"].tolist(), strict=True)),
+        "self_check": {
+            name: value
+            for name, value in zip(CHECKS, results[0]["check"].tolist(), strict=True)
+            if not math.isnan(value)  # a check that this level or model does not have
+        },
         "table": table_rows(prompts[0]),
         "prompts": [asdict(prompt) for prompt in prompts],
         "versions": {name: version(name) for name in ("wherewhat", "torch", "transformers")}
@@ -116,14 +139,22 @@ def profile(
     return finished
 
 
-def check_level(level: str) -> None:
+def check_level(level: str, swaps: int | None = None) -> int | None:
+    """How many swaps are run a prompt: none at level keys, which has them all without running any."""
     if level not in LEVELS:
         raise BadInput(f"level is {' or '.join(LEVELS)}, got {level}")
+    if level == "keys":
+        if swaps is not None:
+            raise BadInput("level keys has all swaps from one run; --swaps belongs to level prompt")
+        return None
+    if swaps is not None and swaps < 1:
+        raise BadInput(f"swaps must be at least 1, got {swaps}")
+    return swaps or SWAPS
 
 
-def measure_settings(level: str, tau: float, seed: int, dtype: str) -> dict[str, Any]:
+def measure_settings(level: str, swaps: int | None, tau: float, seed: int, dtype: str) -> dict[str, Any]:
     """How a profile is measured, whatever its prompts."""
-    return {"level": level, "tau": plain(tau), "seed": seed, "dtype": dtype, "version": VERSION}
+    return {"level": level, "swaps": swaps, "tau": plain(tau), "seed": seed, "dtype": dtype, "version": VERSION}
 
 
 def weights_hash(model: torch.nn.Module) -> str:

@@ -27,7 +27,10 @@ Measured = Sequence[dict[str, Tensor]]
 
 
 def head_table(results: Measured, signature: dict[str, Tensor], seed: int) -> pd.DataFrame:
-    """One row a head: plain means over prompts, with bootstrap intervals for the two scores."""
+    """One row a head: plain means over prompts, with bootstrap intervals for the two scores.
+
+    A single prompt at level prompt has the interval that its sample of swaps leaves.
+    """
     mean = {name: stacked(results, name).mean(0) for name in (*AXES, *HEAD_MEANS, "sink")}
     draws = resamples(len(results), seed)
     ends = {name: interval(draws @ stacked(results, name).flatten(1).double()) for name in AXES}
@@ -43,6 +46,8 @@ def head_table(results: Measured, signature: dict[str, Tensor], seed: int) -> pd
     }
     for axis in AXES:
         low, high = (end.reshape(layers, heads) for end in ends[axis])
+        if len(results) == 1 and f"{axis}_low" in results[0]:
+            low, high = (results[0][f"{axis}_{end}"].double() for end in ("low", "high"))
         table |= {axis: mean[axis].double(), f"{axis}_low": low, f"{axis}_high": high}
     table |= {name: mean[name].double() for name in HEAD_MEANS}
     table |= {"mean_frequency": typical.double()}

@@ -21,7 +21,7 @@ class Letter(HopTask):
     >>> task = Letter(targets=3, pretargets=5, letters=9)
     >>> example = task.encode("C2 B1 A3 FA EC DE HF GD IG")  # G, D, E, C: the answer is C2
     >>> task.decode(task.sample(1, seed=3).tokens[0])
-    'I1 H5 F3 EF AC BE CB DI FD'
+    'A5 D8 H3 IG IA FD IF AG EH'
     """
 
     letters: int = 8

@@ -21,7 +21,7 @@ class Number(HopTask):
     >>> task = Number(targets=3, pretargets=5)
     >>> example = task.encode("c b a 1 4 1 3 2 1")           # hops of 1, 2, 1 and 4 to the left end at c
     >>> task.decode(task.sample(1, seed=3).tokens[0])
-    'ax cq x 1 3 5 2 1 5'
+    'bk bh dc 2 2 5 2 5 6'
     """
 
     letters: int = 120

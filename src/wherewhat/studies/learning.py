@@ -1,0 +1,147 @@
+"""The paper on learning dynamics again: both tasks, several seeds, every figure's data, beside what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..files import write_atomically
+from ..lab import Recipe, load_checkpoint
+from ..lab.train import accuracy_by_hops
+from ..tasks import TASKS
+from .doctor import name_layers
+from .dynamics import Dynamics, dynamics, views_of_sequences
+from .multihop import train_task
+from .roles import roles
+from .series import series_of_run
+
+LEARNT = 0.99  # accuracy at which a number of hops counts as learnt
+FULL, PART = 2400, 400  # validation sequences scored for the first seed of a task, and for the others
+
+# As printed, or read off a figure (~).
+PUBLISHED = {
+    "number": {
+        "pure positional, gamma 0.1": "layers 0-3",
+        "pure symbolic, gamma 0.1": "layers 4-11",
+        "positional heads in the order in which they became pure": "1 0 2 3",
+        "pure positional, gamma 0.05": "layers 1-2",
+        "pure symbolic, gamma 0.05": "layers 5-11",
+        "step at which 1, 2, 3, 4 hops are learnt": "~2000, then ~3300-4000",
+        "mean frequency ID by layer": "1 2 2 2 10, then 37-39",
+    },
+    "letter": {
+        "pure positional, gamma 0.1": "none",
+        "pure symbolic, gamma 0.1": "layers 1-11",
+        "positional heads in the order in which they became pure": "none",
+        "pure positional, gamma 0.05": "none",
+        "pure symbolic, gamma 0.05": "not stated",
+        "step at which 1, 2, 3, 4 hops are learnt": "all ~3000",
+        "mean frequency ID by layer": "18 32 42 37 40 38 41 38 41 39 38 40",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Learning:
+    """All runs together: every table of their dynamics with a column for task and seed, and the comparison."""
+
+    heads: pd.DataFrame
+    accuracy: pd.DataFrame
+    purity: pd.DataFrame
+    roles: pd.DataFrame
+    test: pd.DataFrame
+    comparison: pd.DataFrame
+
+    def save(self, folder: str | Path) -> None:
+        for name, table in vars(self).items():
+            buffer = BytesIO()
+            table.to_parquet(buffer, index=False, compression="zstd")
+            write_atomically(Path(folder) / f"dynamics-{name}.parquet", buffer.getvalue())
+
+
+def reproduce_learning(
+    folder: str | Path,
+    seeds: Sequence[int] = (0, 1),
+    tasks: Sequence[str] = ("number", "letter"),
+    *,
+    recipe: Callable[[int], Recipe] = lambda seed: Recipe(seed=seed),
+    prompts: tuple[int, int] = (FULL, PART),
+    training: Callable[[str, int, int, float, float], None] = lambda run, step, steps, loss, accuracy: None,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Learning:
+    """Train, watch and compare; whatever is in the folder already is not done again.
+
+    >>> reproduce_learning("runs").comparison                          # doctest: +SKIP
+    """
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in ("heads", "accuracy", "purity", "roles", "test")}
+    compared: dict[str, dict[str, dict[str, str]]] = {}
+    for task in tasks:
+        _, validation, test = TASKS[task]().splits()
+        for number, seed in enumerate(seeds):
+            name = f"{task}-{seed}"
+            run = Path(folder) / name
+            train_task(task, run, recipe(seed), progress=lambda *state, name=name: training(name, *state))
+            seen = validation[: prompts[0] if number == 0 else prompts[1]]
+            watched = dynamics(
+                series_of_run(run), views_of_sequences(seen), run / "dynamics", about={"task": task, "seed": seed},
+                progress=lambda _, done, total, name=name: progress(f"{name}: checkpoints", done, total),
+            )  # fmt: skip
+            model = load_checkpoint(run)
+            found = {"heads": watched.heads, "accuracy": watched.accuracy, "purity": watched.purity}
+            found["roles"] = roles(model, validation[: prompts[1]], final_scores(watched))
+            by_hops = accuracy_by_hops(model, test)
+            found["test"] = pd.DataFrame({"hops": range(1, len(by_hops) + 1), "accuracy": by_hops})
+            for part, table in found.items():
+                parts[part].append(table.assign(task=task, seed=seed))
+            compared.setdefault(task, {})[f"seed {seed}"] = in_words(watched)
+    joined = {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
+    return Learning(**joined, comparison=compare_with_paper(compared))
+
+
+def final_scores(watched: Dynamics) -> Float[Tensor, "L H 2"]:
+    """Positional and symbolic score of every head at the last step."""
+    last = _at_the_end(watched)
+    scores = torch.stack([torch.tensor(last[name].to_numpy()) for name in ("positional", "symbolic")], -1)
+    return scores.unflatten(0, (len(set(last["layer"])), -1))
+
+
+def in_words(watched: Dynamics) -> dict[str, str]:
+    """What happened in a run, as the paper puts its findings."""
+    made = {}
+    for gamma in (0.1, 0.05):
+        for kind, axis in (("where", "positional"), ("what", "symbolic")):
+            pure = watched.purity.query("gamma == @gamma and kind == @kind")
+            layers = tuple(pure.sort_values("step")["layer"].tolist())
+            made[f"pure {axis}, gamma {gamma}"] = name_layers(layers) if layers else "none"
+            if (gamma, kind) == (0.1, "where"):
+                order = " ".join(map(str, layers)) or "none"
+                made["positional heads in the order in which they became pure"] = order
+    learnt = []
+    for _, seen in watched.accuracy.groupby("hops"):
+        steps = seen["step"].to_numpy()[seen["accuracy"].to_numpy() >= LEARNT]
+        learnt.append(str(steps.min()) if len(steps) else "never")
+    made["step at which 1, 2, 3, 4 hops are learnt"] = " ".join(learnt)
+    made["mean frequency ID by layer"] = " ".join(f"{number:.0f}" for number in _at_the_end(watched)["mean_frequency"])
+    return made
+
+
+def _at_the_end(watched: Dynamics) -> pd.DataFrame:
+    return watched.heads.query(f"query == 0 and step == {watched.heads['step'].max()}")
+
+
+def compare_with_paper(compared: dict[str, dict[str, dict[str, str]]]) -> pd.DataFrame:
+    """A row a finding, what was published beside what was found for each seed."""
+    rows = [
+        {"task": task, "finding": finding, "published": published}
+        | {seed: found.get(finding, "-") for seed, found in by_seed.items()}
+        for task, by_seed in compared.items()
+        for finding, published in PUBLISHED[task].items()
+    ]
+    return pd.DataFrame(rows)
