@@ -64,6 +64,10 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     except Exception as error:
+        if "gguf_file" in options:
+            raise BadInput(f"{name}: not readable, maybe cut or damaged ({_reason(error, options)})") from error
+        if Path(source).is_dir() and not any(Path(source).glob("*token*")):
+            raise BadInput(f"{name}: the folder holds no tokenizer") from error
         raise BadInput(f"{name}: its tokenizer cannot be loaded ({_reason(error, options)})") from error
 
 

@@ -157,7 +157,7 @@ def _span(block: Sequence[int]) -> tuple[int, int]:
 
 def check_tau(tau: float) -> None:
     if math.isnan(tau) or tau <= 0:
-        raise BadInput(f"tau must be positive, got {tau}; use float('inf') for the plain mean over swaps")
+        raise BadInput(f"tau must be positive, got {tau}; inf gives the plain mean over swaps")
 
 
 def _every_layer(

@@ -60,6 +60,12 @@ class Recipe:
     dropout: float = 0.1
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.schedule not in ("linear", "cosine"):
+            raise BadInput(f"schedule is linear or cosine, got {self.schedule}")
+        if self.rate <= 0 or self.steps < 1 or self.batch < 1:
+            raise BadInput(f"rate, steps and batch must be positive, got {self.rate}, {self.steps}, {self.batch}")
+
     def rate_at(self, step: int) -> float:
         """The learning rate of a step: a linear rise, then down to 0 along a line or a cosine."""
         if step < self.warmup:

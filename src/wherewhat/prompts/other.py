@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ def own_prompts(tokenizer: Any, path: str | Path) -> list[Prompt]:
 def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: no such file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: cannot be read ({type(error).__name__})") from error
 
@@ -84,15 +87,17 @@ def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -
             answer = given.get("answer")
             if "ids" in given:
                 ids = [int(token) for token in given["ids"]]
+                check_spans(spans, len(ids), "tokens")
                 text, answer = tokenizer.decode(ids), None if answer is None else int(answer)
             else:
                 text = str(given["text"])
+                check_spans(spans, len(text), "characters")
                 ids, tokens = tokenize(tokenizer, text)
                 spans = token_spans(spans, tokens)
                 if answer is not None:
                     ids, answer = answer_token(tokenizer, ids, text, str(answer))
-        except BadInput:
-            raise
+        except BadInput as error:
+            raise BadInput(f"{path}, line {number}: {error}") from error
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise BadInput(f"{path}, line {number}: not a prompt ({type(error).__name__}: {error})") from error
         blocks = tuple(spans[at] for at in equal_blocks(spans))
@@ -100,6 +105,19 @@ def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -
             raise BadInput(f"{path}, line {number}: {len(blocks)} blocks of equal length; at least two are needed")
         left_out, labels = len(spans) - len(blocks), _decoded(tokenizer, ids, blocks)
         yield Prompt(tuple(ids), blocks, text, answer, left_out=left_out, labels=labels)
+
+
+def check_spans(spans: Sequence[Span], length: int, what: str) -> None:
+    """Spans must lie in the prompt and must not overlap.
+
+    >>> check_spans([(0, 3), (3, 6)], 6, "tokens")
+    """
+    for start, stop in spans:
+        if not 0 <= start < stop <= length:
+            raise BadInput(f"block [{start}, {stop}] does not lie in the {length} {what} of the prompt")
+    for (start, stop), (later, end) in pairwise(sorted(spans)):
+        if later < stop:
+            raise BadInput(f"blocks [{start}, {stop}] and [{later}, {end}] overlap")
 
 
 def _decoded(tokenizer: Any, ids: Sequence[int], blocks: Sequence[Span]) -> tuple[str, ...]:

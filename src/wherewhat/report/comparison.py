@@ -16,6 +16,8 @@ from .terminal import STYLE, count, number
 def show_comparison(found: Comparison, names: tuple[str, str], movers: int, console: Console) -> None:
     """The summaries side by side, then what moved."""
     about, heads = found.about, found.heads
+    for warning in about["warnings"]:
+        console.print(Text.assemble(("Warning: ", "bold yellow"), warning + "."))
     console.print(Padding(_side_by_side(found, names), (0, 0, 1, 0)))
     if heads is None:
         console.print(f"{about['not_matched']}; only their summaries are compared.")
@@ -34,8 +36,6 @@ def show_comparison(found: Comparison, names: tuple[str, str], movers: int, cons
             "prompt by prompt, on the same prompts" if about["same_prompts"] else "over the prompts of each profile"
         )
         console.print(f"Intervals: 95 %, bootstrap {pairing}.")
-    for warning in about["warnings"]:
-        console.print(Text.assemble(("Warning: ", "bold yellow"), warning + "."))
 
 
 def _side_by_side(found: Comparison, names: tuple[str, str]) -> Table:
@@ -44,6 +44,7 @@ def _side_by_side(found: Comparison, names: tuple[str, str]) -> Table:
     for letter, name in zip("AB", names, strict=True):
         table.add_column(f"{letter}: {name}", justify="right")
     one, other = found.about["profiles"]
+    table.add_row("prompts", *(str(made["prompts"]) for made in (one, other)))
     table.add_row("model", *(Path(made["model"]).name for made in (one, other)))
     for kind in ("where", "what", "unfocused", "mixed"):
         shares = (f"{made['kinds'].get(kind, 0)} of {made['heads']}" for made in (one, other))

@@ -143,7 +143,8 @@ def frequencies(profiles: Sequence[Profile]) -> Figure:
     table: Any = profiles[0].frequencies
     table = table[table["frequency"] > 0]
     if table.empty:
-        raise BadInput(f"{_model(profiles[0])} does not rotate: it has no frequencies")
+        why = "level prompt has no" if profiles[0].about["level"] == "prompt" else "nothing turns in this model, so no"
+        raise BadInput(f"{_model(profiles[0])}: {why} frequencies to draw")
     figure = _figure(5.6, 3.8)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     _medians(upper, table, "frequency", _model(profiles[0]))

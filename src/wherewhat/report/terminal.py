@@ -55,6 +55,20 @@ def progress_bar(console: Console) -> Iterator[Callable[[str, float, int], None]
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
+@contextmanager
+def training_bar(console: Console) -> Iterator[Callable[[str, int, int, float, float], None]]:
+    """A bar with loss, accuracy and the time left."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("training", total=None)
+
+        def show(name: str, step: int, steps: int, loss: float, accuracy: float) -> None:
+            said = f"{name}: loss {loss:.3f}, accuracy {accuracy:.1%}"
+            bar.update(task, description=said, completed=step, total=steps)
+
+        yield show
+
+
 def show_profile(profile: Profile, console: Console) -> None:
     """The plane, the purest heads, the correlation, the medians and what they depend on: a profile at a glance."""
     heads, about = profile.heads, profile.about

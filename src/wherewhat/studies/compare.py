@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .headlines import pearson
+from .headlines import ENOUGH_PROMPTS, pearson
 from .profile_file import Profile, plain
 from .tables import AXES, interval, resamples
 
@@ -39,7 +39,7 @@ def compare(one: Profile, other: Profile, seed: int = 0) -> Comparison:
     about: dict[str, Any] = {
         "profiles": [summary(one), summary(other)],
         "same_prompts": one.about["settings"]["prompts"] == other.about["settings"]["prompts"],
-        "warnings": different_settings(one, other),
+        "warnings": different_settings(one, other) + too_few_prompts(one, other),
     }
     names = ["layer", "head"]
     if not one.heads[names].equals(other.heads[names]):
@@ -68,17 +68,24 @@ def compare(one: Profile, other: Profile, seed: int = 0) -> Comparison:
 def summary(profile: Profile) -> dict[str, Any]:
     """The headline numbers of a profile, and how many heads of each kind it has."""
     kinds = {str(name): int(number) for name, number in profile.heads["kind"].value_counts().items()}
-    return {name: profile.about[name] for name in SUMMARY} | {"heads": len(profile.heads), "kinds": kinds}
+    prompts = {"prompts": len(profile.about["prompts"])}
+    return {name: profile.about[name] for name in SUMMARY} | prompts | {"heads": len(profile.heads), "kinds": kinds}
 
 
 def different_settings(one: Profile, other: Profile) -> list[str]:
     """What else than the model differs, each in one sentence."""
     a, b = one.about["settings"], other.about["settings"]
-    differ = [name for name in {**a, **b} if name not in ("weights", "prompts") and a.get(name) != b.get(name)]
+    follows = {"weights", "prompts"} | ({"swaps"} if a["level"] != b["level"] else set())
+    differ = [name for name in {**a, **b} if name not in follows and a.get(name) != b.get(name)]
     said = [f"{name} differs: {a.get(name)} against {b.get(name)}" for name in differ]
     if not said and a["prompts"] != b["prompts"]:
         said = ["the prompts differ"]
     return said
+
+
+def too_few_prompts(one: Profile, other: Profile) -> list[str]:
+    fewest = min(len(made.about["prompts"]) for made in (one, other))
+    return [f"{fewest} prompts are too few for intervals to be trusted"] if fewest < ENOUGH_PROMPTS else []
 
 
 def _drawn_differences(

@@ -18,6 +18,8 @@ from .tables import AXES, Measured, interval, resamples, stacked
 
 # A key that draws this share of the attention of all heads together is a sink.
 SINK = 0.2
+# Fewer prompts than this leave bootstrap intervals that are too narrow.
+ENOUGH_PROMPTS = 4
 
 
 def headlines(results: Measured, prompts: Sequence[Prompt], tau: float, seed: int, dtype: str) -> dict[str, Any]:
@@ -164,13 +166,15 @@ def swaps(results: Measured) -> dict[str, Any] | None:
 def warnings(made: dict[str, Any], prompts: int, dtype: str, tau: float) -> list[str]:
     """What a reader should know before trusting the numbers."""
     said = []
-    if 1 < prompts < 4:
+    if prompts == 1:
+        said.append("one prompt says nothing about others: there are no intervals over prompts")
+    elif prompts < ENOUGH_PROMPTS:
         said.append(f"{prompts} prompts are too few for their intervals to be trusted")
     accuracy = made["accuracy"]
     if accuracy is not None and accuracy["p"] > 0.05:
         said.append(
-            f"the model answers {accuracy['right']} of {accuracy['of']} prompts, no better than guessing: "
-            "its heads were measured at work on a task that it does not do"
+            f"{accuracy['right']} right answers of {accuracy['of']} cannot be told from guessing: "
+            "the heads may have been measured on a task that the model does not do"
         )
     if (largest := made["sinks"]["largest_in_a_block"]) >= SINK:
         said.append(

@@ -59,6 +59,10 @@ class Learning:
     test: pd.DataFrame
     comparison: pd.DataFrame
 
+    def small_tables(self) -> dict[str, pd.DataFrame]:
+        """Those that fit on a screen."""
+        return {"comparison": self.comparison, "test": self.test, "purity": self.purity, "roles": self.roles}
+
     def save(self, folder: str | Path) -> None:
         for name, table in vars(self).items():
             buffer = BytesIO()

@@ -1,44 +1,32 @@
-"""The command line: parse, call a study, show. Bad input is one line on standard error and exit code 2."""
+"""Commands that measure a model and show what was measured."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .errors import BadInput, NotMeasurable
-
-app = typer.Typer(
-    name="wherewhat",
-    help="Does this attention head look at where, or at what?",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+from .shared import (
+    AsJson,
+    Device,
+    DeviceMap,
+    Dtype,
+    Model,
+    Revision,
+    Seed,
+    TrustRemoteCode,
+    model_name,
+    quiet_libraries,
+    stoppable,
 )
 
+app = typer.Typer()
 HEADLINES = """model level tau accuracy answer_probability by_position correlation medians sinks left_out swaps
 sensitivity warnings self_check""".split()
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, local folder or .gguf file.")]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1.")]
-DeviceMap = Annotated[str | None, typer.Option(help="Spread a big model over devices, such as auto; needs accelerate.")]
-TrustRemoteCode = Annotated[bool, typer.Option(help="Run code that comes with the model.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Numbers for machines on standard output.")]
-
-
-@app.callback()
-def wherewhat() -> None:
-    """Does this attention head look at where, or at what?"""
 
 
 @app.command()
@@ -53,8 +41,8 @@ def demo(
     """
     from rich.console import Console
 
-    from .report.terminal import show_demo
-    from .studies.demo import demo as run_demo
+    from ..report.terminal import show_demo
+    from ..studies.demo import demo as run_demo
 
     heads, check = run_demo(prompts, seed)
     if as_json:
@@ -113,20 +101,20 @@ def profile(
 
     [bold]Example:[/bold] wherewhat profile models/SmolLM2.Q4_1.gguf -o profiles/smollm2 --pairs 64 --samples 8
     """
-    from .prompts.task import Task
+    from ..prompts.task import Task
 
     asked = Task(task, kind, template, pairs, samples, chat, width)
     quiet_libraries()
     from rich.console import Console
 
-    from .capture.check import stated_context
-    from .capture.load import check_dtype, load, load_tokenizer
-    from .core.measure import check_tau
-    from .prompts.task import make_prompts
-    from .report.terminal import progress_bar, show_profile
-    from .studies.profile import check_level, measure_settings
-    from .studies.profile import profile as run_profile
-    from .studies.profile_file import already_there
+    from ..capture.check import stated_context
+    from ..capture.load import check_dtype, load, load_tokenizer
+    from ..core.measure import check_tau
+    from ..prompts.task import make_prompts
+    from ..report.terminal import progress_bar, show_profile
+    from ..studies.profile import check_level, measure_settings
+    from ..studies.profile import profile as run_profile
+    from ..studies.profile_file import already_there
 
     folder = output or Path("profiles") / model_name(model)
     screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True)
@@ -134,7 +122,7 @@ def profile(
     check_tau(tau)
     check_dtype(dtype)
     settings = {name: value for name, value in asked.settings().items() if value is not None}
-    already_there(folder, settings | measure_settings(level, number_of_swaps, tau, seed, dtype), overwrite)
+    there = already_there(folder, settings | measure_settings(level, number_of_swaps, tau, seed, dtype), overwrite)
     with stoppable():
         with screen.status(f"loading {model}"):
             source = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -160,7 +148,8 @@ def profile(
         print(json.dumps({name: finished.about[name] for name in HEADLINES} | {"folder": str(folder)}))
     else:
         show_profile(finished, Console(highlight=False))
-        screen.print(f"Saved in {folder}")
+        if not there:
+            screen.print(f"Saved in {folder}")
 
 
 @app.command()
@@ -177,9 +166,9 @@ def compare(
     """
     from rich.console import Console
 
-    from .report.comparison import show_comparison
-    from .studies.compare import compare as run_compare
-    from .studies.profile_file import Profile
+    from ..report.comparison import show_comparison
+    from ..studies.compare import compare as run_compare
+    from ..studies.profile_file import Profile
 
     found = run_compare(Profile.load(one), Profile.load(other), seed=seed)
     if as_json:
@@ -209,10 +198,10 @@ def doctor(
     quiet_libraries()
     from rich.console import Console
 
-    from .capture.load import load
-    from .report.doctor import show_diagnosis
-    from .studies.doctor import doctor as examine
-    from .studies.promise import settings_of
+    from ..capture.load import load
+    from ..report.doctor import show_diagnosis
+    from ..studies.doctor import doctor as examine
+    from ..studies.promise import settings_of
 
     screen = Console(stderr=True, quiet=as_json)
     with stoppable():
@@ -241,44 +230,9 @@ def plot(
 
     [bold]Example:[/bold] wherewhat plot profiles/smollm2 --figure plane -o plane.pdf
     """
-    from .report.figures import save_figure
-    from .studies.profile import Profile
+    from ..report.figures import save_figure
+    from ..studies.profile import Profile
 
     path = output or Path(f"{figure}.png")
     save_figure([Profile.load(folder) for folder in folders], figure, path)
     print(f"Saved {path}", file=sys.stderr)
-
-
-def model_name(model: str) -> str:
-    """The last part of a path or hub id, without .gguf."""
-    return Path(model.rstrip("/")).name.removesuffix(".gguf")
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Control-C ends in one line that says what is kept, and exit code 130."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        print(f"wherewhat: stopped; {stop or 'nothing was measured yet'}", file=sys.stderr)
-        raise typer.Exit(130) from None
-
-
-def quiet_libraries() -> None:
-    """Progress bars and advice of the libraries below are not what the user asked for."""
-    os.environ["TQDM_DISABLE"] = "1"
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-
-
-def main() -> None:
-    """Entry point: what the library refuses becomes one line and exit code 2."""
-    # Threads that wait by spinning take the processor from those at work: on a busy machine 7 to 18 times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    try:
-        app()
-    except (BadInput, NotMeasurable) as error:
-        print(f"wherewhat: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -1,0 +1,38 @@
+"""The command line: parse, call a study, show. Bad input is one line on standard error and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from ..errors import BadInput, NotMeasurable
+from . import lab, models
+
+app = typer.Typer(
+    name="wherewhat",
+    help="Does this attention head look at where, or at what?",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(models.app)
+app.add_typer(lab.app)
+
+
+@app.callback()
+def wherewhat() -> None:
+    """Does this attention head look at where, or at what?"""
+
+
+def main() -> None:
+    """Entry point: what the library refuses becomes one line and exit code 2."""
+    # Threads that wait by spinning take the processor from those at work: on a busy machine 7 to 18 times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        app()
+    except (BadInput, NotMeasurable) as error:
+        print(f"wherewhat: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,165 @@
+"""Commands that train small models and watch them learn."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .shared import AsJson, Seed, TrustRemoteCode, quiet_libraries, stoppable
+
+app = typer.Typer()
+Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads.", show_default="all")]
+
+
+@app.command()
+def train(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="number or letter.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder of the run.", show_default="runs/TASK-SEED")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training; one epoch is 6750.")] = 6750,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences a step.")] = 64,
+    rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 1e-4,
+    warmup: Annotated[int, typer.Option(min=0, help="Steps until the rate is at its largest.")] = 750,
+    schedule: Annotated[str, typer.Option(help="linear or cosine, down to 0.")] = "linear",
+    dropout: Annotated[float, typer.Option(min=0, max=0.9, help="Share of activities dropped.")] = 0.1,
+    every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 50,
+    threads: Threads = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Train a small GPT-J (12 layers of one head) on a multi-hop task; the defaults are the paper's.
+
+    A run that was stopped, however rudely, goes on with the same command and ends with the same weights.
+
+    [bold]Example:[/bold] wherewhat train number -o runs/number-0
+    """
+    import pandas as pd
+    from rich.console import Console
+
+    from ..lab import Recipe
+    from ..report.terminal import training_bar
+    from ..studies.multihop import train_task
+
+    use_threads(threads)
+    folder = output or Path("runs") / f"{task}-{seed}"
+    recipe = Recipe(steps, batch, rate, warmup=warmup, schedule=schedule, dropout=dropout, seed=seed)
+    screen = Console(stderr=True, quiet=as_json)
+    with stoppable(f"the checkpoints in {folder} are kept; the same command goes on"), training_bar(screen) as progress:
+        train_task(task, folder, recipe, every=every, progress=partial(progress, task))
+    accuracy = pd.read_parquet(folder / "accuracy.parquet")["accuracy"].tolist()[-4:]
+    if as_json:
+        print(json.dumps({"folder": str(folder), "accuracy": accuracy}))
+    else:
+        shares = ", ".join(f"{share:.1%}" for share in accuracy)
+        Console(highlight=False).print(f"{task}: accuracy of 1, 2, 3, 4 hops {shares}. Saved in {folder}")
+
+
+@app.command()
+def dynamics(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR...", help="A run of `wherewhat train`, or models: folders, files, owner/name@revision."
+        ),
+    ],
+    prompts: Annotated[
+        int | None, typer.Option(min=1, help="How many prompts.", show_default="2400 | models: 8")
+    ] = None,
+    hop_positions: Annotated[bool, typer.Option(help="A run: look from the tokens hopped to as well.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Folder for the tables.", show_default="DIR/dynamics | dynamics"),
+    ] = None,
+    pairs: Annotated[int, typer.Option(min=2, help="Models: statements a binding prompt.")] = 32,
+    tau: Annotated[float, typer.Option(help="Temperature of the weights over swaps.")] = 1e-4,
+    evict: Annotated[bool, typer.Option("--evict", help="Remove each hub revision from the cache when done.")] = False,
+    trust_remote_code: TrustRemoteCode = False,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Score every checkpoint of a series on the same prompts, and say when each head became pure.
+
+    Checkpoints that were measured before are not measured again.
+
+    [bold]Example:[/bold] wherewhat dynamics runs/number-0 --prompts 400
+
+    [bold]Example:[/bold] wherewhat dynamics EleutherAI/pythia-70m@step1000 EleutherAI/pythia-70m@step8000 --evict
+    """
+    quiet_libraries()
+    from rich.console import Console
+
+    from ..core.measure import check_tau
+    from ..report.learning import show_dynamics
+    from ..report.terminal import progress_bar
+    from ..studies.watching import watch_models, watch_run
+
+    check_tau(tau)
+    with stoppable(), progress_bar(Console(stderr=True, quiet=as_json)) as progress:
+        if len(sources) == 1 and (Path(sources[0]) / "run.json").exists():
+            made, folder = watch_run(sources[0], output, prompts or 2400, hop_positions, tau, progress)
+        else:
+            made, folder = watch_models(
+                sources,
+                output,
+                prompts or 8,
+                pairs,
+                tau,
+                seed,
+                progress,
+                evict=evict,
+                trust_remote_code=trust_remote_code,
+            )
+    if as_json:
+        print(json.dumps(made.about | {"purity": made.purity.to_dict("records"), "folder": str(folder)}))
+    else:
+        show_dynamics(made, Console(highlight=False))
+        Console(stderr=True, highlight=False).print(f"Saved in {folder}")
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="dynamics.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for runs and tables.")] = Path("runs"),
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds a task.")] = 2,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a paper's experiments again and put what is found beside what was published.
+
+    dynamics: both multi-hop tasks, trained in full (about 25 minutes a run on 2 cores) and scored at every
+    checkpoint. Whatever is in the folder already is not done again.
+
+    [bold]Example:[/bold] wherewhat reproduce dynamics -o runs
+    """
+    from rich.console import Console
+
+    from ..errors import BadInput
+    from ..report.learning import show_learning
+    from ..report.terminal import progress_bar, training_bar
+    from ..studies.learning import reproduce_learning
+
+    if paper != "dynamics":
+        raise BadInput(f"no paper {paper!r}: dynamics")
+    use_threads(threads)
+    screen = Console(stderr=True, quiet=as_json)
+    with stoppable(f"what was done in {output} is kept; the same command goes on"):
+        with training_bar(screen) as training, progress_bar(screen) as progress:
+            made = reproduce_learning(output, range(seeds), training=training, progress=progress)
+        made.save(output / "results")
+    if as_json:
+        print(json.dumps({name: table.to_dict("records") for name, table in made.small_tables().items()}))
+    else:
+        show_learning(made, Console(highlight=False))
+        screen.print(f"Tables saved in {output / 'results'}")
+
+
+def use_threads(threads: int | None) -> None:
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)

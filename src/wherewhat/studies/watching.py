@@ -1,0 +1,55 @@
+"""Dynamics of what a user names: a run of the lab on its own task, or a series of models on binding prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..capture import load_tokenizer
+from ..errors import BadInput
+from ..lab.checkpoint import read_run
+from ..prompts import binding
+from ..tasks import TASKS
+from .dynamics import Dynamics, Progress, dynamics, views_of_prompts, views_of_sequences
+from .series import series_of_models, series_of_run
+
+
+def watch_run(
+    run: str | Path, folder: Path | None, prompts: int, hop_positions: bool, tau: float, progress: Progress
+) -> tuple[Dynamics, Path]:
+    """Every checkpoint of a training run on the first so many validation sequences of its task."""
+    described = read_run(run)
+    if described.get("task") not in TASKS:
+        raise BadInput(f"{run}: a run of no known task")
+    validation = TASKS[described["task"]]().splits()[1]
+    if prompts > len(validation):
+        raise BadInput(f"prompts: at most the {len(validation)} validation sequences, got {prompts}")
+    views = views_of_sequences(validation[:prompts], hop_positions)
+    folder = folder or Path(run) / "dynamics"
+    about = {"task": described["task"], "seed": described["recipe"]["seed"]}
+    return dynamics(series_of_run(run), views, folder, tau=tau, about=about, progress=progress), folder
+
+
+def watch_models(
+    names: Sequence[str],
+    folder: Path | None,
+    prompts: int,
+    pairs: int,
+    tau: float,
+    seed: int,
+    progress: Progress,
+    *,
+    evict: bool = False,
+    trust_remote_code: bool = False,
+) -> tuple[Dynamics, Path]:
+    """Models in the order given, on binding prompts made with the tokenizer of the first."""
+    source, _, revision = names[0].partition("@")
+    local = Path(names[0]).exists()
+    tokenizer = load_tokenizer(
+        names[0] if local else source, revision=None if local else revision or None, trust_remote_code=trust_remote_code
+    )
+    views = views_of_prompts(binding(tokenizer, pairs, prompts, seed))
+    series = series_of_models(names, evict=evict, trust_remote_code=trust_remote_code)
+    folder = folder or Path("dynamics")
+    about = {"task": "binding", "seed": seed, "pairs": pairs, "models": list(names)}
+    return dynamics(series, views, folder, tau=tau, about=about, progress=progress), folder
