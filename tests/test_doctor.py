@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.llama import modeling_llama
@@ -21,7 +23,8 @@ from transformers.models.mistral import modeling_mistral
 from conftest import weights
 from tiny import tiny_model
 from wherewhat import cli
-from wherewhat.studies.doctor import Diagnosis, doctor
+from wherewhat.report.doctor import show_diagnosis
+from wherewhat.studies.doctor import NOT_STATED, Diagnosis, doctor
 from wherewhat.studies.promise import gguf_settings
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e4}
@@ -226,6 +229,44 @@ def test_attention_scaling_that_is_not_applied() -> None:
     diagnosis = doctor(model)
     assert wrong(diagnosis) == {"attention scaling": (0, 1, 2, 3)}
     assert "multiplied by 1 where attention scaling promises 1.139" in diagnosis.verdict  # 1 + 0.1 ln 4
+
+
+@pytest.mark.parametrize("settings", [None, DYNAMIC, LLAMA3, {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}])
+def test_attention_scaling_that_no_setting_asks_for(settings: dict[str, Any] | None) -> None:
+    model = tiny_model("llama", **({"rope_parameters": settings} if settings else {}))
+    model.model.rotary_emb.register_forward_hook(lambda *call: tuple(2 * table for table in call[2]))
+    diagnosis = doctor(model)
+    assert wrong(diagnosis) == {"attention scaling": (0, 1, 2, 3)}
+    assert "multiplied by 2 where attention scaling promises 1: logits are 4 times as large" in diagnosis.verdict
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3"])
+def test_a_softmax_scale_that_no_setting_asks_for(family: str) -> None:
+    model = tiny_model(family, head_dim=32)
+    assert doctor(model).healthy
+    model.model.layers[1].self_attn.scaling *= 3
+    diagnosis = doctor(model)
+    assert wrong(diagnosis) == {"softmax scale": (1,)}
+    assert "logits are 3 times as large" in diagnosis.verdict
+
+
+def test_what_was_not_compared_is_named_and_is_no_markup() -> None:
+    model = tiny_model("llama")
+    assert "not stated" not in doctor(model).verdict
+    model.config.rope_parameters["rope_type"] = "[red]spiral"
+    diagnosis = doctor(model)
+    left_out = {found.subject for found in diagnosis.findings if found.verdict == NOT_STATED}
+    assert left_out == {"turning dimensions", "angles", "attention scaling"}
+    assert diagnosis.healthy
+    named = "angles (layers 0-3: base 10,000, unknown type [red]spiral)"
+    assert named in diagnosis.verdict
+    screen = Console(file=io.StringIO(), width=1000)
+    show_diagnosis("[bold]name[/]", diagnosis, screen)
+    assert isinstance(screen.file, io.StringIO)
+    said = screen.file.getvalue()
+    assert said.startswith("[bold]name[/]: llama")
+    assert named in said
+    assert said.count("[red]spiral") == 2  # in the table and in the verdict
 
 
 def test_factors_and_caps_of_logits_that_are_not_applied() -> None:

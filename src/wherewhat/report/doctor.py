@@ -24,17 +24,22 @@ def show_diagnosis(name: str, diagnosis: Diagnosis, console: Console) -> None:
         sign += f" ({found.deviation:.0e})" if sign and found.deviation else ""
         faint = "" if found.verdict in (RIGHT, WRONG) else "dim"
         layers = name_layers(found.layers).split(" ", 1)[1]
-        table.add_row(layers, found.subject, found.promised, found.measured, Text(sign, style), style=faint)
+        cells = map(Text, (layers, found.subject, found.promised, found.measured))  # names are no markup
+        table.add_row(*cells, Text(sign, style), style=faint)
     console.print(table)
     console.print()
     for line in diagnosis.reach:
-        console.print(f"{line[0].upper()}{line[1:]}.")
+        console.print(Text(f"{_capital(line)}."))
     checks = ", ".join(f"{what} {value:.0e}" for what, value in diagnosis.self_check.items())
-    console.print(f"Self-check against the model's own attention: {checks}.")
+    console.print(Text(f"Self-check against the model's own attention: {checks}."))
     console.print()
     if diagnosis.healthy:
-        console.print(Text(f"{diagnosis.verdict.capitalize()}.", style="bold green"))
+        console.print(Text(f"{_capital(diagnosis.verdict)}.", style="bold green"))
         return
     console.print(Text("Not healthy:", style="bold red"))
     for found in diagnosis.wrong:
-        console.print(f"- {name_layers(found.layers)}: {found.advice}.")
+        console.print(Text(f"- {name_layers(found.layers)}: {found.advice}."))
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

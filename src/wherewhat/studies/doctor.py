@@ -75,11 +75,24 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """One sentence a finding that needs action, or that none does."""
+        """One sentence a finding that needs action, or that none does and what was not compared."""
         if self.wrong:
             return " ".join(f"{name_layers(finding.layers)}: {finding.advice}." for finding in self.wrong)
         right = sum(finding.verdict == RIGHT for finding in self.findings)
-        return f"healthy: all {right} things that could be compared are as the configuration states"
+        healthy = f"healthy: all {right} things that could be compared are as the configuration states"
+        return "; ".join([healthy, *self._not_compared()])
+
+    def _not_compared(self) -> Iterator[str]:
+        """What was left out, by reason."""
+        for reason in (NOT_STATED, NOT_MEASURED):
+            left_out = [finding for finding in self.findings if finding.verdict == reason]
+            said = [finding.promised if finding.promised != NOT_STATED else "" for finding in left_out]
+            named = [
+                f"{finding.subject} ({name_layers(finding.layers)}{promised and f': {promised}'})"
+                for finding, promised in zip(left_out, said, strict=True)
+            ]
+            if named:
+                yield f"{reason}: {', '.join(named)}"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"healthy": self.healthy, "verdict": self.verdict}

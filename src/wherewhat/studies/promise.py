@@ -33,6 +33,14 @@ HALF_SPLIT = set(
 # Families in which layers that see everything do not rotate if others have a window.
 STILL_WHERE_FULL = set("afmoe cohere2 cohere2_moe exaone4 exaone_moe flint kolibri1".split())
 BACKWARDS = {"nanochat"}  # turns clockwise
+# Families whose configuration has no setting for the softmax scale: it is head_dim ** -0.5.
+PLAIN = set(
+    """afmoe apertus arcee aria_text bitnet codegen cohere cohere2 cwm dots1 ernie4_5 ernie4_5_moe exaone4 exaone_moe
+    flex_olmo gemma glm glm4 glm4_moe gpt_neox gpt_oss gptj helium hunyuan_v1_dense jetmoe lfm2 llama minimax minimax_m2
+    ministral ministral3 mistral mixtral nemotron olmo olmo2 olmo3 olmoe persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3
+    qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2""".split()
+)
+SCALES_KEYS = {"yarn", "longrope"}  # the types that state a factor on keys; the others leave them as they are
 OTHER_NAMES = {"su": "longrope", "mrope": "default"}
 
 
@@ -74,10 +82,13 @@ def promise(config: PretrainedConfig, layer: int, length: int, stated: Mapping[s
             size, rope = dims, rope | {"partial_rotary_factor": 1.0}
         kind = rope["rope_type"]
         angles, key_scale = stated_angles(config, rope, size, length)
+        if kind not in SCALES_KEYS and config.model_type not in INTERLEAVED | HALF_SPLIT:
+            key_scale = None  # that keys keep their length is known of the families measured, and said of no other
         unscaled, _ = stated_angles(config, rope | {"rope_type": "default"}, size, length)
         words = f"base {rope['rope_theta']:,.0f}"
         if kind != "default":
-            words += f", {kind}" + (f" factor {rope['factor']:g}" if rope.get("factor") else "")
+            words += f", {kind}" if angles is not None else f", unknown type {kind}"
+            words += f" factor {rope['factor']:g}" if rope.get("factor") else ""
             original = int(
                 rope.get("original_max_position_embeddings") or getattr(config, "max_position_embeddings", 0)
             )
@@ -133,14 +144,14 @@ def rope_settings(config: PretrainedConfig, layer: int, stated: Mapping[str, Any
 def stated_angles(
     config: PretrainedConfig, rope: dict[str, Any], size: int, length: int
 ) -> tuple[Tensor | None, float | None]:
-    """The angles of one set of rotary settings, and what queries and keys are multiplied by where that is stated.
+    """The angles of one set of rotary settings, and what queries and keys are multiplied by; None of an unknown type.
 
     Scaled angles are those of transformers' own definitions, given nothing but the settings.
     """
     kind, part = rope["rope_type"], rope.get("partial_rotary_factor") or 1.0
     if kind == "default":
         dims = int(size * part)
-        return rope["rope_theta"] ** -(torch.arange(0, dims, 2).float() / dims), None
+        return rope["rope_theta"] ** -(torch.arange(0, dims, 2).float() / dims), 1.0
     if kind not in ROPE_INIT_FUNCTIONS:
         return None, None
     context = getattr(config, "max_position_embeddings", None) or length
@@ -151,8 +162,7 @@ def stated_angles(
         max_position_embeddings=context,
         rope_parameters={**rope},
     )
-    angles, factor = ROPE_INIT_FUNCTIONS[kind](carrier, torch.device("cpu"), seq_len=length)
-    return angles, factor if kind in ("yarn", "longrope") else None
+    return ROPE_INIT_FUNCTIONS[kind](carrier, torch.device("cpu"), seq_len=length)
 
 
 def lengths_to_test(config: PretrainedConfig, stated: Mapping[str, Any] | None, layers: int, context: int) -> list[int]:
@@ -261,4 +271,4 @@ def _softmax_scale(config: PretrainedConfig, rope: dict[str, Any], head_dim: int
     everywhere = rope.get("mscale_all_dim")
     if getattr(config, "qk_rope_head_dim", None) and rope.get("rope_type") == "yarn" and everywhere:
         return head_dim**-0.5 * (0.1 * everywhere * math.log(rope["factor"]) + 1) ** 2
-    return None
+    return head_dim**-0.5 if config.model_type in PLAIN else None
