@@ -355,3 +355,9 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert run(["doctor", healthy, "--dtype", "int3"], monkeypatch) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert [line.startswith("wherewhat: ") for line in lines] == [True, True]
+
+
+@pytest.mark.parametrize("family", ["mamba", "rwkv"])
+def test_models_without_attention_are_refused(family: str) -> None:
+    with pytest.raises(NotMeasurable):
+        doctor(tiny_model(family))

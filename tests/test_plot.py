@@ -32,7 +32,13 @@ def made_up_profile(layers: int = 4, heads: int = 6, planes: int = 5, seed: int 
     for name in ("positional", "symbolic", "use_norm"):
         frequencies[name] = draws.uniform(size=len(frequencies))
     settings = {"weights": "none"}
-    about: dict[str, Any] = {"model": f"models/made-up-{seed}.gguf", "prompts": [{}] * 3, "level": "keys"}
+    r = float(np.corrcoef(table["positional"], table["symbolic"])[0, 1])
+    about: dict[str, Any] = {
+        "correlation": {"r": r},
+        "model": f"models/made-up-{seed}.gguf",
+        "prompts": [{}] * 3,
+        "level": "keys",
+    }
     return Profile(table, frequencies, about | {"settings": settings}, {})
 
 
@@ -126,7 +132,7 @@ def test_files_open_and_are_the_same_twice(profile: Profile, name: str, kind: st
 
 def test_a_model_that_does_not_rotate_has_no_frequencies(profile: Profile) -> None:
     still = Profile(profile.heads, profile.frequencies.query("frequency == 0"), profile.about, {})
-    with pytest.raises(BadInput, match="does not rotate"):
+    with pytest.raises(BadInput, match="frequencies to draw"):
         draw([still], "frequencies")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 import wherewhat as ww
 from conftest import weights
@@ -240,7 +241,7 @@ def test_answers_are_counted_by_where_they_stand():
 
 
 def test_guessing_and_half_precision_are_warned_about(made):
-    assert any("no better than guessing" in said for said in made.about["warnings"])
+    assert any("cannot be told from guessing" in said for said in made.about["warnings"])
     half = profile(ww.load(weights("stories260K"), dtype="bfloat16"), [prompts_of("stories260K")])
     assert any("bfloat16" in said for said in half.about["warnings"])
 
@@ -334,3 +335,74 @@ def test_swaps_belong_to_level_prompt(stories260k: Any) -> None:
         ww.profile(stories260k, prompts, level="prompt", swaps=0)
     with pytest.raises(BadInput, match="level is keys or prompt"):
         ww.profile(stories260k, prompts, level="tokens")
+
+
+def test_another_configuration_is_another_model(tmp_path: Path) -> None:
+    """The same weights with another base have other scores: neither profile nor cells are taken over."""
+    prompts = [Prompt(tuple(range(40, 70)), tuple((at, at + 4) for at in range(2, 26, 4)))]
+    first = ww.profile(ww.load(weights("stories260K")), prompts, folder=tmp_path)
+    changed = LlamaForCausalLM.from_pretrained(
+        weights("stories260K"), rope_parameters={"rope_type": "default", "rope_theta": 500.0}
+    ).eval()
+    with pytest.raises(BadInput, match="another model"):
+        ww.profile(changed, prompts, folder=tmp_path)
+    second = ww.profile(changed, prompts, folder=tmp_path, overwrite=True)
+    assert np.allclose(second.heads["positional"], ww.profile(changed, prompts).heads["positional"])
+    assert not np.allclose(second.heads["positional"], first.heads["positional"], atol=1e-2)
+
+
+def test_heads_that_see_no_block_are_unmeasured_everywhere(tmp_path: Path) -> None:
+    """A window shorter than the way to the blocks: no scores, and nothing breaks for it."""
+    from rich.console import Console
+
+    from wherewhat.report.comparison import show_comparison
+    from wherewhat.report.figures import draw
+    from wherewhat.report.terminal import show_profile
+
+    model = tiny_model("mistral")
+    prompts = [Prompt(tuple(range(3, 43)), ((2, 4), (4, 6), (6, 8)), answer=5)]
+    screen = Console(record=True, width=120)
+    for level in ("keys", "prompt"):
+        made = ww.profile(model, prompts, level=level, folder=tmp_path / level)
+        assert set(made.heads["kind"]) == {"unmeasured"}
+        show_profile(made, screen)
+        found = ww.compare(made, made)
+        assert found.about["agreement"]["positional"]["mean_difference"] is None
+        show_comparison(found, ("a", "b"), 3, screen)
+        with pytest.raises(BadInput, match="no head has scores"):
+            draw([made], "plane")
+    assert "16 unmeasured" in screen.export_text()
+
+
+@pytest.mark.parametrize("change", [{"correlation": {"r": 0.5}}, {"medians": None}, {"sha256": []}])
+def test_a_changed_profile_json_is_refused(stories260k: Any, tmp_path: Path, change: dict[str, Any]) -> None:
+    prompts = [Prompt(tuple(range(40, 60)), ((2, 6), (6, 10)))]
+    ww.profile(stories260k, prompts, folder=tmp_path)
+    said = json.loads((tmp_path / "profile.json").read_text())
+    (tmp_path / "profile.json").write_text(json.dumps(said | change))
+    with pytest.raises(BadInput, match=r"profile\.json: damaged"):
+        Profile.load(tmp_path)
+
+
+def test_answers_that_are_no_tokens_and_negative_seeds_are_refused(stories260k: Any) -> None:
+    blocks = ((2, 6), (6, 10))
+    for answer in (-1, 100_000):
+        with pytest.raises(BadInput, match="is no token"):
+            ww.profile(stories260k, [Prompt(tuple(range(40, 60)), blocks, answer=answer)])
+    with pytest.raises(BadInput, match="seed"):
+        ww.profile(stories260k, [Prompt(tuple(range(40, 60)), blocks)], seed=-1)
+
+
+def test_a_block_at_the_very_beginning_leaves_one_without_it(stories260k: Any) -> None:
+    made = ww.profile(stories260k, [Prompt(tuple(range(40, 60)), ((0, 4), (4, 8)))]).heads
+    assert made["positional_without_first"].isna().all()
+    assert made["positional"].notna().all()
+
+
+def test_layers_that_run_several_times_are_compared_by_their_order() -> None:
+    model = tiny_model("hrm_text")
+    made = ww.profile(model, [Prompt(tuple(range(3, 23)), ((2, 6), (6, 10), (10, 14)))])
+    assert made.heads.duplicated(["layer", "head"]).any()
+    heads = ww.compare(made, made).heads
+    assert heads is not None
+    assert (heads["moved"] == 0).all()

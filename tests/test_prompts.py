@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import wherewhat as ww
 from conftest import weights
+from wherewhat.errors import BadInput
 from wherewhat.prompts import KINDS, TEMPLATES, Task, binding, make_prompts, own_prompts, plain_text, repeats
 from wherewhat.prompts.binding import NAMES, _token_forms, _words_apart
 from wherewhat.prompts.prompt import answer_token, tokenize
@@ -219,7 +220,7 @@ def test_as_many_pairs_as_fit(smol):
     ("wrong", "said"),
     [
         ({"name": "juggling"}, "no task 'juggling'"),
-        ({"name": "missing.txt"}, "missing.txt: cannot be read"),
+        ({"name": "missing.txt"}, "missing.txt: no such file"),
         ({"name": "repeats", "pairs": 8}, "--pairs does not apply to the task repeats"),
         ({"name": "binding", "width": 4}, "--width does not apply to the task binding"),
         ({"samples": 0}, "samples must be at least 1"),
@@ -238,3 +239,25 @@ def test_tasks_that_cannot_be(wrong, said):
 def test_binding_prompts_that_cannot_be(smol, wrong):
     with pytest.raises(ww.BadInput):
         binding(smol, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"text": "Ann likes red. Bob", "blocks": [[0, 5], [5, 300]]}, "does not lie in the 18 characters"),
+        ({"text": "Ann likes red. Bob", "blocks": [[0, 8], [5, 13]]}, "overlap"),
+        ({"ids": [1, 5, 6, 7, 8], "blocks": [[1, 2], [4, 9]]}, "does not lie in the 5 tokens"),
+        ({"ids": [1, 5, 6, 7, 8], "blocks": [[1, 2], [-1, 0]]}, "does not lie"),
+    ],
+)
+def test_spans_outside_the_prompt_are_refused_with_their_line(tmp_path, line, said):
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps(line))
+    with pytest.raises(BadInput, match=f"line 1: .*{said}"):
+        own_prompts(AutoTokenizer.from_pretrained(weights("stories15M")), path)
+
+
+def test_separators_of_lines_inside_a_text_do_not_end_it(tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"text": "Ann likes\u2028red. Bob", "blocks": [[0, 3], [15, 18]]}', encoding="utf-8")
+    assert len(own_prompts(AutoTokenizer.from_pretrained(weights("stories15M")), path)) == 1

@@ -35,4 +35,4 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
     except (SafetensorError, OSError) as error:
-        raise BadInput(f"{path}: damaged or unreadable ({error})") from error
+        raise BadInput(f"{path}: damaged or unreadable; delete it and give the command again ({error})") from error

@@ -48,6 +48,8 @@ def load(
     if missing := sorted(report["missing_keys"]):
         # transformers would draw them at random, and their heads would be scored as if they had learnt something.
         raise BadInput(f"{name}: {len(missing)} weights are missing, among them {missing[0]}")
+    if any(value.device.type == "meta" for value in model.parameters()):
+        raise BadInput(f"{name}: does not fit on the devices; a model with weights offloaded is not measured")
     if device is not None and device_map is None:
         model.to(device)
     return model.eval()
@@ -82,7 +84,7 @@ def locate(name: str | Path, revision: str | None = None) -> tuple[str, dict[str
         if not (path / "config.json").is_file():
             raise BadInput(f"{path}: the folder holds no config.json")
         return str(path), {}
-    if path.is_absolute() or str(name).count("/") != 1 or str(name).startswith("."):
+    if path.is_absolute() or str(name).count("/") > 1 or str(name).startswith(".") or str(name).endswith("/"):
         raise BadInput(f"{name}: neither a folder, a .gguf file nor a hub id of the form owner/name")
     return str(name), {"revision": revision, "local_files_only": not hub_answers()}
 
@@ -118,6 +120,8 @@ def check_devices(device: str | None, device_map: str | None) -> None:
     if device_map is not None and find_spec("accelerate") is None:
         raise BadInput("--device-map needs accelerate: pip install accelerate")
     if device is not None:
+        if device.startswith("meta"):
+            raise BadInput("device meta holds no weights to measure")
         try:
             torch.empty(1, device=device)
         except (RuntimeError, AssertionError) as error:

@@ -48,7 +48,7 @@ def train(
     use_threads(threads)
     folder = output or Path("runs") / f"{task}-{seed}"
     recipe = Recipe(steps, batch, rate, warmup=warmup, schedule=schedule, dropout=dropout, seed=seed)
-    screen = Console(stderr=True, quiet=as_json)
+    screen = Console(stderr=True, quiet=as_json, markup=False)
     with stoppable(f"the checkpoints in {folder} are kept; the same command goes on"), training_bar(screen) as progress:
         train_task(task, folder, recipe, every=every, progress=partial(progress, task))
     accuracy = pd.read_parquet(folder / "accuracy.parquet")["accuracy"].tolist()[-4:]
@@ -56,7 +56,7 @@ def train(
         print(json.dumps({"folder": str(folder), "accuracy": accuracy}))
     else:
         shares = ", ".join(f"{share:.1%}" for share in accuracy)
-        Console(highlight=False).print(f"{task}: accuracy of 1, 2, 3, 4 hops {shares}. Saved in {folder}")
+        Console(highlight=False, markup=False).print(f"{task}: accuracy of 1, 2, 3, 4 hops {shares}. Saved in {folder}")
 
 
 @app.command()
@@ -99,7 +99,7 @@ def dynamics(
     from ..studies.watching import watch_models, watch_run
 
     check_tau(tau)
-    with stoppable(), progress_bar(Console(stderr=True, quiet=as_json)) as progress:
+    with stoppable(), progress_bar(Console(stderr=True, quiet=as_json, markup=False)) as progress:
         if len(sources) == 1 and (Path(sources[0]) / "run.json").exists():
             made, folder = watch_run(sources[0], output, prompts or 2400, hop_positions, tau, progress)
         else:
@@ -117,8 +117,8 @@ def dynamics(
     if as_json:
         print(json.dumps(made.about | {"purity": made.purity.to_dict("records"), "folder": str(folder)}))
     else:
-        show_dynamics(made, Console(highlight=False))
-        Console(stderr=True, highlight=False).print(f"Saved in {folder}")
+        show_dynamics(made, Console(highlight=False, markup=False))
+        Console(stderr=True, highlight=False, markup=False).print(f"Saved in {folder}")
 
 
 @app.command()
@@ -146,7 +146,7 @@ def reproduce(
     if paper != "dynamics":
         raise BadInput(f"no paper {paper!r}: dynamics")
     use_threads(threads)
-    screen = Console(stderr=True, quiet=as_json)
+    screen = Console(stderr=True, quiet=as_json, markup=False)
     with stoppable(f"what was done in {output} is kept; the same command goes on"):
         with training_bar(screen) as training, progress_bar(screen) as progress:
             made = reproduce_learning(output, range(seeds), training=training, progress=progress)
@@ -154,7 +154,7 @@ def reproduce(
     if as_json:
         print(json.dumps({name: table.to_dict("records") for name, table in made.small_tables().items()}))
     else:
-        show_learning(made, Console(highlight=False))
+        show_learning(made, Console(highlight=False, markup=False))
         screen.print(f"Tables saved in {output / 'results'}")
 
 

@@ -106,6 +106,7 @@ def profile(
     asked = Task(task, kind, template, pairs, samples, chat, width)
     quiet_libraries()
     from rich.console import Console
+    from rich.text import Text
 
     from ..capture.check import stated_context
     from ..capture.load import check_dtype, load, load_tokenizer
@@ -117,14 +118,14 @@ def profile(
     from ..studies.profile_file import already_there
 
     folder = output or Path("profiles") / model_name(model)
-    screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True)
+    screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True, markup=False)
     number_of_swaps = check_level(level, swaps)
     check_tau(tau)
     check_dtype(dtype)
     settings = {name: value for name, value in asked.settings().items() if value is not None}
     there = already_there(folder, settings | measure_settings(level, number_of_swaps, tau, seed, dtype), overwrite)
     with stoppable():
-        with screen.status(f"loading {model}"):
+        with screen.status(Text(f"loading {model}")):
             source = {"revision": revision, "trust_remote_code": trust_remote_code}
             tokenizer = load_tokenizer(model, **source)
             loaded = load(model, dtype=dtype, device=device, device_map=device_map, **source)
@@ -147,7 +148,7 @@ def profile(
     if as_json:
         print(json.dumps({name: finished.about[name] for name in HEADLINES} | {"folder": str(folder)}))
     else:
-        show_profile(finished, Console(highlight=False))
+        show_profile(finished, Console(highlight=False, markup=False))
         if not there:
             screen.print(f"Saved in {folder}")
 
@@ -175,7 +176,7 @@ def compare(
         heads = None if found.heads is None else found.heads.astype(object).where(found.heads.notna(), None)
         print(json.dumps(found.about | {"heads": None if heads is None else heads.to_dict("records")}))
     else:
-        show_comparison(found, (str(one), str(other)), movers, Console(highlight=False))
+        show_comparison(found, (str(one), str(other)), movers, Console(highlight=False, markup=False))
 
 
 @app.command()
@@ -197,15 +198,16 @@ def doctor(
     """
     quiet_libraries()
     from rich.console import Console
+    from rich.text import Text
 
     from ..capture.load import load
     from ..report.doctor import show_diagnosis
     from ..studies.doctor import doctor as examine
     from ..studies.promise import settings_of
 
-    screen = Console(stderr=True, quiet=as_json)
+    screen = Console(stderr=True, quiet=as_json, markup=False)
     with stoppable():
-        with screen.status(f"loading {model}"):
+        with screen.status(Text(f"loading {model}")):
             source = {"revision": revision, "trust_remote_code": trust_remote_code}
             loaded = load(model, dtype=dtype, device=device, device_map=device_map, **source)
         with screen.status("measuring how position acts on every layer"):
@@ -231,7 +233,7 @@ def plot(
     [bold]Example:[/bold] wherewhat plot profiles/smollm2 --figure plane -o plane.pdf
     """
     from ..report.figures import save_figure
-    from ..studies.profile import Profile
+    from ..studies.profile_file import Profile
 
     path = output or Path(f"{figure}.png")
     save_figure([Profile.load(folder) for folder in folders], figure, path)

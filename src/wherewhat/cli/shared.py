@@ -17,7 +17,7 @@ Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1.")]
 DeviceMap = Annotated[str | None, typer.Option(help="Spread a big model over devices, such as auto; needs accelerate.")]
 TrustRemoteCode = Annotated[bool, typer.Option(help="Run code that comes with the model.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Numbers for machines on standard output.")]
 
 
@@ -32,7 +32,7 @@ def stoppable(kept: str = "nothing was measured yet") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        print(f"wherewhat: stopped; {stop or kept}", file=sys.stderr)
+        print(f"wherewhat: stopped; {str(stop) or kept}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

@@ -168,7 +168,14 @@ def _binding_prompt(
     opening = fill(template.opening, name)
     if chat:
         message = [{"role": "user", "content": body}]
-        text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True) + opening
+        try:
+            text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True) + opening
+        except Exception as error:  # a template is a program of its own
+            raise BadInput(
+                f"the chat template cannot be used ({str(error).strip() or type(error).__name__})"
+            ) from error
+        if body not in text:
+            raise BadInput("the chat template changes the prompt, so its blocks cannot be found")
     else:
         text = f"{body} {opening}"
     at = text.index(statements[0], text.index(preamble))

@@ -63,7 +63,7 @@ def own_prompts(tokenizer: Any, path: str | Path) -> list[Prompt]:
     `{"text": "...", "blocks": [[start, stop], ...], "answer": " red"}` with spans of characters, or
     `{"ids": [...], "blocks": [[start, stop], ...], "answer": 123}` with spans of tokens; `answer` may be missing.
     """
-    lines = read_text(path).splitlines()
+    lines = read_text(path).split("\n")
     prompts = list(_parse(tokenizer, path, ((number, line) for number, line in enumerate(lines, 1) if line.strip())))
     if not prompts:
         raise BadInput(f"{path}: holds no prompts")

@@ -25,7 +25,7 @@ def show_comparison(found: Comparison, names: tuple[str, str], movers: int, cons
         for axis, agreement in about["agreement"].items():
             console.print(
                 f"{axis.capitalize()}: heads correlate with r = {number(agreement['r'])}; B less A is "
-                f"{agreement['mean_difference']:+.3f} on average; the interval of {agreement['clear']} of "
+                f"{signed(agreement['mean_difference'])} on average; the interval of {agreement['clear']} of "
                 f"{count(len(heads), 'head')} excludes 0."
             )
         changed = about["changed_kind"]
@@ -38,15 +38,19 @@ def show_comparison(found: Comparison, names: tuple[str, str], movers: int, cons
         console.print(f"Intervals: 95 %, bootstrap {pairing}.")
 
 
+def signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.3f}"
+
+
 def _side_by_side(found: Comparison, names: tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for letter, name in zip("AB", names, strict=True):
-        table.add_column(f"{letter}: {name}", justify="right")
+        table.add_column(Text(f"{letter}: {name}"), justify="right")
     one, other = found.about["profiles"]
     table.add_row("prompts", *(str(made["prompts"]) for made in (one, other)))
     table.add_row("model", *(Path(made["model"]).name for made in (one, other)))
-    for kind in ("where", "what", "unfocused", "mixed"):
+    for kind in STYLE:
         shares = (f"{made['kinds'].get(kind, 0)} of {made['heads']}" for made in (one, other))
         table.add_row(Text(kind, style=STYLE[kind]), *shares)
     table.add_row("r of the axes", *(number(made["correlation"]["r"]) for made in (one, other)))

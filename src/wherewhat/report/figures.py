@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..core.kinds import HIGH, LOW
 from ..errors import BadInput
-from ..studies.cells import write_atomically
+from ..files import write_atomically
 from ..studies.profile import Profile
 
 # One colour for each axis everywhere (Okabe and Ito's palette, which the colour-blind tell apart), grey for neither.
@@ -87,7 +87,9 @@ def plane(profiles: Sequence[Profile]) -> Figure:
     """Every head at (positional, symbolic), coloured by layer, larger the fewer keys it looks at."""
     figure = _figure(4.4 * len(profiles), 5.3)
     for axes, profile in zip(np.atleast_1d(figure.subplots(1, len(profiles))), profiles, strict=True):
-        heads: Any = profile.heads
+        heads: Any = profile.heads.dropna(subset=["positional", "symbolic"])
+        if heads.empty:
+            raise BadInput(f"{_model(profile)}: no head has scores to draw")
         axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), aspect="equal")
         axes.set(xlabel="looks at where (positional score)", ylabel="looks at what (symbolic score)")
         _regions(axes)
@@ -264,9 +266,10 @@ def _covers(low: np.ndarray, high: np.ndarray, points: np.ndarray) -> int:
 
 def _caption(profile: Profile) -> str:
     heads, about = profile.heads, profile.about
-    r = np.corrcoef(heads["positional"], heads["symbolic"])[0, 1]
+    r = about["correlation"]["r"]
     return (
-        f"{len(heads)} heads, r = {r:.2f}, mean of {len(about['prompts'])} prompts, swaps of {about['level']}\n"
+        f"{len(heads)} heads, r = {'-' if r is None else format(r, '.2f')}, "
+        f"mean of {len(about['prompts'])} prompts, swaps of {about['level']}\n"
         "larger dots look at fewer keys; names are layer.head"
     )
 

@@ -18,7 +18,13 @@ from ..core.kinds import kind
 from ..studies.demo import DemoHead
 from ..studies.profile_file import Profile
 
-STYLE = {"where": "dark_orange", "what": "deep_sky_blue1", "unfocused": "grey62", "mixed": "default"}
+STYLE = {
+    "where": "dark_orange",
+    "what": "deep_sky_blue1",
+    "unfocused": "grey62",
+    "mixed": "default",
+    "unmeasured": "grey42",
+}
 
 
 def plane(points: Sequence[tuple[str, float, float]], width: int = 45, height: int = 11) -> Text:
@@ -78,9 +84,11 @@ def show_profile(profile: Profile, console: Console) -> None:
     each = count(pairs, "pair") if pairs else count(len(prompts[0]["blocks"]), "block")
     measured = f": {count(len(prompts), 'prompt')} of {each}, level {about['level']}, tau {about['tau']}"
     console.print(Text.assemble((Path(about["model"]).name, "bold"), measured))
-    named = [Text(f"{kinds.get(name, 0)} {name}", STYLE[name]) for name in ("where", "what", "unfocused", "mixed")]
+    shown = [name for name in STYLE if name != "unmeasured" or name in kinds]
+    named = [Text(f"{kinds.get(name, 0)} {name}", STYLE[name]) for name in shown]
     console.print(Text.assemble(f"{count(len(heads), 'head')}: ", Text(", ").join(named)))
-    points = [("o", where, what) for where, what in zip(heads["positional"], heads["symbolic"], strict=True)]
+    seen = heads[heads["kind"] != "unmeasured"]
+    points = [("o", where, what) for where, what in zip(seen["positional"], seen["symbolic"], strict=True)]
     console.print(Padding(Group(plane(points), legend()), (1, 2)))
     for name in ("where", "what", "unfocused"):
         if best := purest(heads, name):
@@ -105,7 +113,7 @@ def show_profile(profile: Profile, console: Console) -> None:
     if swaps := about["swaps"]:
         console.print(
             f"Swaps run: {swaps['run']:,} of {swaps['of']:,}; "
-            f"those not run hold {swaps['unseen_weight']:.0%} of the weight."
+            f"those not run hold {number(swaps['unseen_weight'])} of the weight."
         )
     console.print(f"Self-check: within {max(about['self_check'].values()):.0e} of the model's own attention.")
     for warning in about["warnings"]:

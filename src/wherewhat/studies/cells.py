@@ -58,8 +58,8 @@ def kept(folder: Path | None, cells: Sequence[Any]) -> int:
 
 def check_writable(folder: Path) -> None:
     """Refuse a folder in which nothing could be written, before any work is done for it."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with TemporaryFile(dir=there):
             pass
     except OSError as error:

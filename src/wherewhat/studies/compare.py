@@ -45,8 +45,9 @@ def compare(one: Profile, other: Profile, seed: int = 0) -> Comparison:
     if not one.heads[names].equals(other.heads[names]):
         reason = f"{_shape(one)} against {_shape(other)}: heads cannot be matched"
         return Comparison(None, about | {"not_matched": reason})
-    heads = one.heads[[*names, "kind", *AXES]].merge(
-        other.heads[[*names, "kind", *AXES]], on=names, suffixes=("_a", "_b"), validate="one_to_one"
+    columns = ["kind", *AXES]  # rows are matched by their order: a layer that runs several times has several
+    heads = pd.concat(
+        [one.heads[names], one.heads[columns].add_suffix("_a"), other.heads[columns].add_suffix("_b")], axis=1
     )
     agreement = {}
     for axis in AXES:
@@ -54,9 +55,10 @@ def compare(one: Profile, other: Profile, seed: int = 0) -> Comparison:
         low, high = interval(_drawn_differences(one, other, axis, about["same_prompts"], seed))
         for name, values in (("difference", b - a), ("low", low), ("high", high)):
             heads[f"{axis}_{name}"] = values.numpy()
+        both = ~(a.isnan() | b.isnan())
         agreement[axis] = {
-            "r": plain(pearson(a, b)[0]),
-            "mean_difference": plain((b - a).mean().item()),
+            "r": plain(pearson(a[both], b[both])[0]),
+            "mean_difference": plain((b - a)[both].mean().item()),
             "clear": int(((low > 0) | (high < 0)).sum()),
         }
     heads["moved"] = (heads["positional_difference"] ** 2 + heads["symbolic_difference"] ** 2) ** 0.5
@@ -99,9 +101,8 @@ def _drawn_differences(
 
 def _scores(profile: Profile, axis: str) -> Float[Tensor, "prompts heads"]:
     """The scores of every prompt in the order of the table of heads."""
-    scores = profile.tensors[axis].double()
-    rows, heads = pd.factorize(profile.heads["layer"])[0], profile.heads["head"].to_numpy(copy=True)
-    return scores[:, torch.from_numpy(rows), torch.from_numpy(heads)]
+    there = ~profile.tensors["block_attention"][0].isnan().all(-1)  # some layers have fewer heads than the most
+    return profile.tensors[axis].double()[:, there]
 
 
 def _shape(profile: Profile) -> str:

@@ -121,6 +121,7 @@ def doctor(model: PreTrainedModel, stated: Mapping[str, Any] | None = None) -> D
         raise BadInput(f"expected a Hugging Face causal language model, got {type(model).__name__}")
     config = model.config.get_text_config(decoder=True)
     context = stated_context(model) or 2048
+    certify(model, context)  # a model that cannot be measured is refused before anything is asked of its settings
     count = getattr(config, "num_hidden_layers", 1)
     lengths = lengths_to_test(config, stated, count, context)
     promises = [promise(config, layer, lengths[0], stated) for layer in range(count)]

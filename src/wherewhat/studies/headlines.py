@@ -160,7 +160,7 @@ def swaps(results: Measured) -> dict[str, Any] | None:
     if "swaps" not in results[0]:
         return None
     run, possible = stacked(results, "swaps").sum(0).tolist()
-    return {"run": int(run), "of": int(possible), "unseen_weight": stacked(results, "unseen").nanmean().item()}
+    return {"run": int(run), "of": int(possible), "unseen_weight": plain(stacked(results, "unseen").nanmean().item())}
 
 
 def warnings(made: dict[str, Any], prompts: int, dtype: str, tau: float) -> list[str]:

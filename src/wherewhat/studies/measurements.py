@@ -18,6 +18,7 @@ from ..core.measure import Scores, block_index, entropy, exclusion, frequency_us
 from ..core.placement import Placement
 from ..core.scores import block_attention
 from ..core.trace import Trace
+from ..errors import BadInput
 from .prompt_level import score_prompt
 
 VERSION = 3
@@ -66,14 +67,14 @@ def measure_keys(model: PreTrainedModel, cell: PromptCell, _: Within = nobody) -
     """All numbers of one prompt at level keys, from one forward pass."""
     trace = capture(model, torch.tensor([cell.ids], device=model.device))
     blocks, tau = cell.blocks, cell.tau
-    heads, blind = score(trace, blocks, tau), score(trace, blocks, tau, without_first=True)
+    heads, blind = score(trace, blocks, tau), without_first(trace, blocks, tau)
     alone, use, bounds = score_frequencies(trace, blocks, tau), frequency_use(trace), exclusion(trace)
     index = block_index(blocks, trace.keys)
     result = seen_in(trace, cell) | {
         "positional": heads.positional[0],
         "symbolic": heads.symbolic[0],
-        "positional_without_first": blind.positional[0],
-        "symbolic_without_first": blind.symbolic[0],
+        "positional_without_first": blind[0],
+        "symbolic_without_first": blind[1],
         "left_out": heads.left_out[0],
         "entropy": entropy(trace)[0],
         "variance": bounds.variance[0],
@@ -134,11 +135,21 @@ def measure_whole(model: PreTrainedModel, cell: PromptCell, within: Within = nob
     }
 
 
+def without_first(trace: Trace, blocks: Sequence[Span], tau: float) -> Float[Tensor, "2 L H"]:
+    """Both scores with key 0 out of the softmax and the blocks; NaN if fewer than two blocks are left."""
+    if sum(start > 0 for start, _ in blocks) < 2:
+        return torch.full((2, len(trace.attention), max(x.queries.shape[1] for x in trace.attention)), torch.nan)
+    scores = score(trace, blocks, tau, without_first=True)
+    return torch.stack([scores.positional[0], scores.symbolic[0]])
+
+
 def seen_in(trace: Trace, cell: PromptCell) -> dict[str, Tensor]:
     """What a forward pass shows at either level: where attention goes, the answer, and the self-check."""
     rows = _stacked_layers(trace, trace.attention_rows)
     assert trace.output is not None
     chances = trace.output[0].softmax(-1)
+    if cell.answer is not None and not 0 <= cell.answer < len(chances):
+        raise BadInput(f"answer {cell.answer} is no token: the model has {len(chances)}")
     answered = [-1.0, -1.0] if cell.answer is None else [chances[cell.answer], float(chances.argmax() == cell.answer)]
     return {
         "sink": rows[..., 0],

@@ -81,9 +81,11 @@ def profile(
     check_tau(tau)
     if not prompts:
         raise BadInput("a profile needs at least one prompt")
+    if seed < 0:
+        raise BadInput(f"seed must not be negative, got {seed}")
     if not isinstance(model, PreTrainedModel):
         model = load(model)
-    weights, dtype = weights_hash(model), dtype_name(model)
+    weights, dtype = model_hash(model), dtype_name(model)
     known = {"weights": weights, **measure_settings(level, swaps, tau, seed, dtype), **(settings or {})}
     known["prompts"] = hashlib.sha256(json.dumps([asdict(prompt) for prompt in prompts]).encode()).hexdigest()
     if folder is not None and already_there(Path(folder), known, overwrite):
@@ -155,6 +157,20 @@ def check_level(level: str, swaps: int | None = None) -> int | None:
 def measure_settings(level: str, swaps: int | None, tau: float, seed: int, dtype: str) -> dict[str, Any]:
     """How a profile is measured, whatever its prompts."""
     return {"level": level, "swaps": swaps, "tau": plain(tau), "seed": seed, "dtype": dtype, "version": VERSION}
+
+
+# What a configuration says of where it came from, not of what the model does.
+SAID_OF_ORIGIN = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
+
+
+def model_hash(model: PreTrainedModel) -> str:
+    """A hash of all that the scores depend on: parameters, buffers such as the angles, and the configuration."""
+    digest = hashlib.sha256(weights_hash(model).encode())
+    for name, value in sorted(model.named_buffers()):
+        digest.update(name.encode() + value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    stated = {name: value for name, value in model.config.to_dict().items() if name not in SAID_OF_ORIGIN}
+    digest.update(json.dumps(stated, sort_keys=True, default=str).encode())
+    return digest.hexdigest()
 
 
 def weights_hash(model: torch.nn.Module) -> str:

@@ -48,6 +48,7 @@ class Profile:
             write_atomically(folder / f"{name}.parquet", buffer.getvalue())
         write_atomically(folder / "tensors.safetensors", save(self.tensors))
         digests = {name: _sha256((folder / name).read_bytes()) for name in FILES[1:]}
+        digests["profile.json"] = _sha256(_canonical(self.about))
         about = json.dumps(self.about | {"sha256": digests}, indent=1, allow_nan=False)
         write_atomically(folder / "profile.json", about + "\n")
 
@@ -114,13 +115,19 @@ def _about(folder: Path) -> dict[str, Any] | None:
     path = folder / "profile.json"
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        if {"settings", "sha256", "model"} <= about.keys() and "weights" in about["settings"]:
+        if about["sha256"]["profile.json"] == _sha256(_canonical(about)):
             return about
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         pass
     raise BadInput(f"{path}: damaged or unreadable; make the profile again with --overwrite")
+
+
+def _canonical(about: dict[str, Any]) -> bytes:
+    """All that profile.json says except for the digests."""
+    said = {name: value for name, value in about.items() if name != "sha256"}
+    return json.dumps(said, sort_keys=True, allow_nan=False).encode()
 
 
 def _sha256(data: bytes) -> str:

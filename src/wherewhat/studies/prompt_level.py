@@ -208,7 +208,10 @@ def reusable_cache(
         again = torch.cat([run(model, [one], cache) for one in tried])
     except Exception:  # whatever a family's own code says to a cache that it did not make
         return None, torch.inf
-    difference = float((again.exp() - run(model, tried).exp()).abs().nan_to_num().max())
+    afresh = run(model, tried)
+    if not torch.equal(again.isnan(), afresh.isnan()):
+        return None, torch.inf
+    difference = float((again.exp() - afresh.exp()).abs().nan_to_num().max())
     return (cache if difference <= TOLERANCE[model.dtype] else None), difference
 
 
