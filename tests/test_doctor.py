@@ -23,6 +23,7 @@ from transformers.models.mistral import modeling_mistral
 from conftest import weights
 from tiny import tiny_model
 from wherewhat import cli
+from wherewhat.errors import NotMeasurable
 from wherewhat.report.doctor import show_diagnosis
 from wherewhat.studies.doctor import NOT_STATED, Diagnosis, doctor
 from wherewhat.studies.promise import gguf_settings
