@@ -28,9 +28,9 @@ def show_dynamics(watched: Dynamics, console: Console) -> None:
     points = list(zip(labels, last["positional"], last["symbolic"], strict=True))
     console.print(Padding(plane(points), (1, 2)))
     console.print(
-        "Heads at the last step, by layer (last digit above); pure: at least 0.9 on one axis, at most 0.1 on the"
+        "Each head stands at the last digit of its layer. Pure since: the step from which on it has at least 0.9 on one "
+        "axis and at most 0.1 on the other."
     )
-    console.print("other, from that step to the end.")
     console.print(Padding(_heads(last, watched.purity), (1, 2)))
     if len(watched.accuracy):
         shares = watched.accuracy.query(f"step == {steps[-1]}")["accuracy"]
@@ -53,7 +53,7 @@ def show_learning(made: Learning, console: Console) -> None:
 
 def _heads(last: pd.DataFrame, purity: pd.DataFrame) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("layer", "head", "kind", "positional", "symbolic", "entropy", "mean frequency", "pure since"):
+    for column in ("layer", "head", "kind", "positional", "symbolic", "entropy", "frequency", "pure since"):
         table.add_column(column, no_wrap=True, justify="left" if column == "kind" else "right")
     pure = purity[purity["gamma"] == GAMMA]
     since = dict(zip(zip(pure["layer"], pure["head"], strict=True), pure["step"], strict=True))
