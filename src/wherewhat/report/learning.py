@@ -28,8 +28,8 @@ def show_dynamics(watched: Dynamics, console: Console) -> None:
     points = list(zip(labels, last["positional"], last["symbolic"], strict=True))
     console.print(Padding(plane(points), (1, 2)))
     console.print(
-        "Each head stands at the last digit of its layer. Pure since: the step from which on it has at least 0.9 on one "
-        "axis and at most 0.1 on the other."
+        "Each head stands at the last digit of its layer. Pure since: the step from which on it has at least 0.9 on "
+        "one axis and at most 0.1 on the other."
     )
     console.print(Padding(_heads(last, watched.purity), (1, 2)))
     if len(watched.accuracy):
