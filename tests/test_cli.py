@@ -194,7 +194,7 @@ def test_models_that_cannot_be_read(refuse, stories, tmp_path):
     (broken / "model.safetensors").write_bytes(whole)
     for path in broken.glob("*token*"):
         path.unlink()
-    refuse("broken: its tokenizer cannot be loaded", *short(broken, tmp_path / "p"))
+    refuse("broken: the folder holds no tokenizer", *short(broken, tmp_path / "p"))
 
 
 def test_gguf_files_that_are_corrupt_or_cut(refuse, tmp_path):
