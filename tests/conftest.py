@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,33 @@ def stories15m() -> PreTrainedModel:
 @pytest.fixture(scope="session")
 def smollm2() -> PreTrainedModel:
     return ww.load(weights("SmolLM2-135M-Instruct-GGUF/SmolLM2-135M-Instruct.Q4_1.gguf"))
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """The entry point with these arguments: exit code, standard output, standard error."""
+
+    from wherewhat.cli import main
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["wherewhat", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def refuse(run):
+    """Refused with exit code 2 and one line with these words."""
+
+    def call(words: str, *arguments: object) -> None:
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, "")
+        assert re.fullmatch(rf"wherewhat: [^\n]*{words}[^\n]*\n", err), err
+
+    return call

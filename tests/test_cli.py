@@ -16,37 +16,8 @@ from transformers import CLIPConfig, CLIPModel, LlamaConfig, LlamaForCausalLM, V
 
 import wherewhat as ww
 from conftest import weights
-from wherewhat.cli import main
 
 SMOL = "SmolLM2-135M-Instruct-GGUF"
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """The entry point with these arguments: exit code, standard output, standard error."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["wherewhat", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, *capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
-def refuse(run):
-    """Refused with exit code 2 and one line with these words."""
-
-    def call(words: str, *arguments: object) -> None:
-        code, out, err = run(*arguments)
-        assert (code, out) == (2, "")
-        assert re.fullmatch(rf"wherewhat: [^\n]*{words}[^\n]*\n", err), err
-
-    return call
 
 
 @pytest.fixture(scope="module")
