@@ -17,8 +17,8 @@ from transformers import GPTJConfig, GPTJForCausalLM
 import wherewhat as ww
 from wherewhat.errors import BadInput
 from wherewhat.lab import Recipe, Shape, Transformer, from_gptj, to_gptj, train
-from wherewhat.lab.train import Dropout
-from wherewhat.tasks import Number
+from wherewhat.lab.train import Dropout, accuracy_by_hops
+from wherewhat.tasks import TASKS, Number
 
 SMALL = Shape(vocabulary=41, layers=3, heads=2, width=24, hidden=40)
 
@@ -202,3 +202,16 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     train(Shape(137, layers=1), some, some, Recipe(steps=1), tmp_path)
     with pytest.raises(BadInput, match="another run"):
         train(Shape(137, layers=1), some, some, Recipe(steps=2), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["number", "letter"])
+def test_embedded_models_do_their_task(name: str) -> None:
+    """On 2,000 of the test sequences, none of which was trained on."""
+    model, test = ww.embedded(name), TASKS[name]().splits()[2][:2000]
+    assert min(accuracy_by_hops(model, test)) > 0.99
+    assert ww.score(ww.capture(model, test.tokens[:4])).positional.shape == (4, 12, 1)
+
+
+def test_a_model_that_is_not_embedded() -> None:
+    with pytest.raises(BadInput, match="no embedded model 'chess': letter, number"):
+        ww.embedded("chess")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .core.measure import entropy, exclusion, frequency_use, score, score_frequencies
     from .core.trace import Trace
     from .errors import BadInput, NotMeasurable
+    from .lab import embedded
     from .prompts import Prompt, binding
     from .studies.compare import compare
     from .studies.doctor import Diagnosis, doctor
@@ -28,6 +29,7 @@ __all__ = [
     "capture",
     "compare",
     "doctor",
+    "embedded",
     "entropy",
     "exclusion",
     "frequency_use",
@@ -44,6 +46,7 @@ _HOMES = {
     "core.measure": "entropy exclusion frequency_use score score_frequencies",
     "core.trace": "Trace",
     "errors": "BadInput NotMeasurable",
+    "lab": "embedded",
     "prompts": "Prompt binding",
     "studies.compare": "compare",
     "studies.doctor": "Diagnosis doctor",
