@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 
+import pandas as pd
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -27,6 +29,13 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise BadInput(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """A table as Parquet, all or nothing; the same table, the same bytes."""
+    buffer = BytesIO()
+    table.to_parquet(buffer, index=False)
+    write_atomically(path, buffer.getvalue())
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ..errors import BadInput
-from ..files import read_tensors, write_atomically
+from ..files import read_tensors, write_atomically, write_table
 from .checkpoint import checkpoint_path
 from .transformer import Shape, Transformer
 
@@ -157,9 +156,7 @@ class Run:
         rates = [self.recipe.rate_at(step) for step in steps]
         losses = {"step": steps, "loss": self.losses[: self.step].numpy(), "rate": rates}
         for name, table in {"accuracy": pd.DataFrame(rows), "loss": pd.DataFrame(losses)}.items():
-            buffer = BytesIO()
-            table.to_parquet(buffer, index=False)
-            write_atomically(self.folder / f"{name}.parquet", buffer.getvalue())
+            write_table(self.folder / f"{name}.parquet", table)
         moments = {
             f"{moment}.{name}": self.optimizer.state[value][moment]
             for name, value in self.parameters.items()

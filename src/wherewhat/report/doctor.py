@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..studies.doctor import NOT_MEASURED, NOT_STATED, RIGHT, WRONG, Diagnosis, name_layers
+from ..studies.doctor import NOT_MEASURED, NOT_STATED, RIGHT, WRONG, Diagnosis
+from ..studies.layers import name_layers
 
 SIGN = {RIGHT: ("yes", "green"), WRONG: ("NO", "bold red"), NOT_STATED: ("", ""), NOT_MEASURED: ("", "")}
 

@@ -64,15 +64,10 @@ def progress_bar(console: Console) -> Iterator[Callable[[str, float, int], None]
 @contextmanager
 def training_bar(console: Console) -> Iterator[Callable[[str, int, int, float, float], None]]:
     """A bar with loss, accuracy and the time left."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("training", total=None)
-
-        def show(name: str, step: int, steps: int, loss: float, accuracy: float) -> None:
-            said = f"{name}: loss {loss:.3f}, accuracy {accuracy:.1%}"
-            bar.update(task, description=said, completed=step, total=steps)
-
-        yield show
+    with progress_bar(console) as progress:
+        yield lambda name, step, steps, loss, accuracy: progress(
+            f"{name}: loss {loss:.3f}, accuracy {accuracy:.1%}", step, steps
+        )
 
 
 def show_profile(profile: Profile, console: Console) -> None:

@@ -22,6 +22,7 @@ from ..capture.probe import Turn, shifts_within
 from ..core.rotation import Rotation
 from ..core.trace import AttentionLayer
 from ..errors import BadInput, NotMeasurable
+from .layers import name_layers
 from .promise import Promise, lengths_to_test, promise
 
 # Angles agree within this share of themselves, or if the turn over the longest shift measured agrees within so many
@@ -149,22 +150,6 @@ def doctor(model: PreTrainedModel, stated: Mapping[str, Any] | None = None) -> D
         reach=tuple(_reaches(measured, context)),
         self_check=dict(certificates[lengths[0]].deviation),
     )
-
-
-def name_layers(layers: tuple[int, ...]) -> str:
-    """Runs of layers as people write them.
-
-    >>> name_layers((0, 1, 2, 5)), name_layers((3,))
-    ('layers 0-2, 5', 'layer 3')
-    """
-    runs: list[list[int]] = []
-    for layer in sorted(set(layers)):
-        if runs and runs[-1][-1] == layer - 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    listed = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    return f"layer{'s' if len(set(layers)) > 1 else ''} {listed}"
 
 
 def estimated_base(angles: Tensor) -> float | None:

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from ..core.frequency import mean_frequency
 from ..core.kinds import kind
 from ..core.measure import entropy, frequency_use, score
 from ..errors import BadInput
-from ..files import write_atomically
+from ..files import write_atomically, write_table
 from ..lab import Transformer
 from ..prompts import Prompt
 from ..tasks import Sequences
@@ -75,9 +74,7 @@ class Dynamics:
     def save(self, folder: str | Path) -> None:
         """Three tables and dynamics.json, each written atomically, the last one last."""
         for name in TABLES:
-            buffer = BytesIO()
-            getattr(self, name).to_parquet(buffer, index=False)
-            write_atomically(Path(folder) / f"{name}.parquet", buffer.getvalue())
+            write_table(Path(folder) / f"{name}.parquet", getattr(self, name))
         write_atomically(Path(folder) / "dynamics.json", json.dumps(self.about, indent=1) + "\n")
 
     @staticmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
@@ -12,12 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..files import write_atomically
+from ..files import write_table
 from ..lab import Recipe, load_checkpoint
 from ..lab.train import accuracy_by_hops
 from ..tasks import TASKS
-from .doctor import name_layers
 from .dynamics import Dynamics, dynamics, views_of_sequences
+from .layers import name_layers
 from .multihop import train_task
 from .roles import roles
 from .series import series_of_run
@@ -65,9 +64,7 @@ class Learning:
 
     def save(self, folder: str | Path) -> None:
         for name, table in vars(self).items():
-            buffer = BytesIO()
-            table.to_parquet(buffer, index=False, compression="zstd")
-            write_atomically(Path(folder) / f"dynamics-{name}.parquet", buffer.getvalue())
+            write_table(Path(folder) / f"dynamics-{name}.parquet", table)
 
 
 def reproduce_learning(

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..errors import BadInput
-from ..files import read_tensors, write_atomically
+from ..files import read_tensors, write_atomically, write_table
 from .cells import check_writable
 
 FILES = ("profile.json", "heads.parquet", "frequencies.parquet", "tensors.safetensors")
@@ -43,9 +42,7 @@ class Profile:
         """Four files, each written atomically, profile.json last: a folder with it is whole."""
         folder = Path(folder)
         for name, table in (("heads", self.heads), ("frequencies", self.frequencies)):
-            buffer = BytesIO()
-            table.to_parquet(buffer, index=False)
-            write_atomically(folder / f"{name}.parquet", buffer.getvalue())
+            write_table(folder / f"{name}.parquet", table)
         write_atomically(folder / "tensors.safetensors", save(self.tensors))
         digests = {name: _sha256((folder / name).read_bytes()) for name in FILES[1:]}
         digests["profile.json"] = _sha256(_canonical(self.about))
