@@ -1,0 +1,55 @@
+"""One training step of the lab against the same step with Hugging Face's eager GPT-J, taken in turns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from wherewhat.lab import Recipe, Shape, Transformer
+from wherewhat.lab.gptj import to_gptj
+from wherewhat.lab.train import Run
+from wherewhat.tasks import Number
+
+KINDS = {"matrix products": ("aten::mm", "aten::addmm", "aten::bmm"), "gelu": ("aten::gelu", "aten::gelu_backward")}
+
+
+def compare(steps: int = 40) -> dict[str, float | int]:
+    """Medians over turns; batch, dropout, clipping and optimiser are the recipe's for both."""
+    recipe, task = Recipe(), Number()
+    examples = task.sample(recipe.batch * (steps + 2))
+    batches = list(zip(examples.tokens.split(recipe.batch), examples.answers.split(recipe.batch), strict=True))
+    model = Transformer(Shape(task.vocabulary))
+    theirs = to_gptj(model, dropout=recipe.dropout).train()
+    theirs.set_attn_implementation("eager")
+    optimizer = torch.optim.AdamW(
+        theirs.parameters(), lr=recipe.rate, betas=recipe.betas, weight_decay=recipe.decay, fused=True
+    )
+
+    def hugging_face(tokens: torch.Tensor, answers: torch.Tensor) -> None:
+        loss = nn.functional.cross_entropy(theirs(tokens, use_cache=False).logits[:, -1], answers)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(theirs.parameters(), recipe.clip)
+        optimizer.step()
+
+    times: dict[str, list[float]] = {"theirs": [], "ours": []}
+    run = Run(model, recipe, Path())
+    for tokens, answers in batches:
+        for name, step in (("theirs", hugging_face), ("ours", run.learn)):
+            start = perf_counter()
+            step(tokens, answers)
+            times[name].append(perf_counter() - start)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        run.learn(*batches[0])
+    spent = {event.key: event.self_cpu_time_total for event in seen.key_averages()}
+    shares = {
+        f"{name}, share of ours": sum(spent.get(key, 0) for key in keys) / sum(spent.values())
+        for name, keys in KINDS.items()
+    }
+    eager, lab = (median(times[name][2:]) for name in ("theirs", "ours"))
+    return {"batch": recipe.batch, "eager GPT-J s": eager, "wherewhat s": lab, "ratio": eager / lab} | shares
