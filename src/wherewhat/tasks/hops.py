@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from string import ascii_lowercase
 from typing import ClassVar
 
 import torch
@@ -94,17 +95,6 @@ class HopTask:
         )
         return train, validation, test
 
-    def _balanced(self, count: int, sizes: Sequence[int], draw: torch.Generator) -> tuple[Tensor, ...]:
-        """One index an axis and sequence, all combinations equally often, in random order.
-
-        Those that are left over differ by one; the last axis stays balanced as long as its size divides them.
-        """
-        combinations, last = math.prod(sizes), sizes[-1]
-        whole = torch.arange(count - count % combinations) % combinations
-        rest = torch.randperm(combinations // last, generator=draw)[:, None] * last + torch.arange(last)
-        drawn = torch.cat([whole, rest.flatten()[: count % combinations]])[torch.randperm(count, generator=draw)]
-        return torch.unravel_index(drawn, sizes)
-
     def _paths(self, leaves: Tensor, hops: Tensor, draw: torch.Generator) -> Int[Tensor, "B P"]:
         """Query, then `hops` - 1 distinct pre-targets from right to left, then the leaf, then -1."""
         count, most = len(leaves), self.most_hops
@@ -114,6 +104,23 @@ class HopTask:
         path[:, 0] = self.tokens - 1
         path[:, 1:most] = torch.where(used, chosen, -1).sort(1, descending=True).values
         return path.scatter(1, hops[:, None], leaves[:, None])
+
+
+def balanced(count: int, sizes: Sequence[int], draw: torch.Generator) -> tuple[Tensor, ...]:
+    """One index an axis and sequence, all combinations equally often, in random order.
+
+    Those that are left over differ by one; the last axis stays balanced as long as its size divides them.
+    """
+    combinations, last = math.prod(sizes), sizes[-1]
+    whole = torch.arange(count - count % combinations) % combinations
+    rest = torch.randperm(combinations // last, generator=draw)[:, None] * last + torch.arange(last)
+    drawn = torch.cat([whole, rest.flatten()[: count % combinations]])[torch.randperm(count, generator=draw)]
+    return torch.unravel_index(drawn, sizes)
+
+
+def letter_names(count: int) -> list[str]:
+    """a to z, then aa, ab, ..."""
+    return [*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase)][:count]
 
 
 def on_path(path: Int[Tensor, "B P"], tokens: int) -> Bool[Tensor, "B T"]:

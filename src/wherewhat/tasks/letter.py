@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from .hops import HopTask, Sequences, on_path
+from .hops import HopTask, Sequences, balanced, on_path
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Letter(HopTask):
     def sample(self, count: int, seed: int = 0) -> Sequences:
         draw = torch.Generator().manual_seed(seed)
         sizes = (self.targets, self.letters, self.digits, self.most_hops)
-        leaves, answer, digits, hops = self._balanced(count, sizes, draw)
+        leaves, answer, digits, hops = balanced(count, sizes, draw)
         hops = hops + 1
         path = self._paths(leaves, hops, draw)
         # Letters in random order, the answer's moved to the place where the path ends: the first `hops` belong to it.

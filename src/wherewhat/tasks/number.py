@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from string import ascii_lowercase
 from typing import ClassVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from .hops import HopTask, Sequences
+from .hops import HopTask, Sequences, balanced, letter_names
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,11 @@ class Number(HopTask):
 
     @cached_property
     def symbols(self) -> list[str]:
-        names = [*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase)]
-        return ["pad", *map(str, range(1, self.longest + 1)), *names[: self.letters]]
+        return ["pad", *map(str, range(1, self.longest + 1)), *letter_names(self.letters)]
 
     def sample(self, count: int, seed: int = 0) -> Sequences:
         draw = torch.Generator().manual_seed(seed)
-        leaves, letters, hops = self._balanced(count, (self.targets, self.letters, self.most_hops), draw)
+        leaves, letters, hops = balanced(count, (self.targets, self.letters, self.most_hops), draw)
         hops = hops + 1
         path = self._paths(leaves, hops, draw)
         tokens = torch.empty(count, self.tokens, dtype=torch.long)

@@ -1,0 +1,94 @@
+"""What the canonical tasks share: contents, then a question, the last token, whose answer one of the contents carries.
+
+Answer and place are balanced: all of their combinations occur equally often, as far as the number of prompts allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ..errors import BadInput
+from .hops import balanced
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """Token ids, the class of each answer, and the position, from 0, of the content that carries it."""
+
+    tokens: Int[Tensor, "B T"]
+    answers: Int[Tensor, " B"]
+    places: Int[Tensor, " B"]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, rows: slice | Tensor) -> Lookups:
+        return Lookups(self.tokens[rows], self.answers[rows], self.places[rows])
+
+
+@dataclass(frozen=True)
+class LookupTask:
+    """Token ids are those of the contents, from 0, then those of the questions."""
+
+    length: int = 16
+    symbols: int = 16
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        sizes = {name: size for name, size in vars(self).items() if size < 1}
+        if sizes:
+            raise BadInput(f"sizes of a task must be positive, got {sizes}")
+
+    @property
+    def contents(self) -> int:
+        """How many different contents there are; ids from here on are questions."""
+        return len(self.words) - self.questions
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.words)
+
+    @property
+    def answers(self) -> int:
+        """How many classes an answer may have."""
+        raise NotImplementedError
+
+    @property
+    def questions(self) -> int:
+        """How many different questions there are."""
+        raise NotImplementedError
+
+    @cached_property
+    def words(self) -> list[str]:
+        """What each token id reads as."""
+        raise NotImplementedError
+
+    @property
+    def carried(self) -> Int[Tensor, " contents"]:
+        """The answer that each content carries."""
+        return torch.arange(self.contents) % self.answers
+
+    def encode(self, text: str) -> Int[Tensor, " T"]:
+        """The ids of words separated by blanks."""
+        return torch.tensor([self.words.index(word) for word in text.split()])
+
+    def decode(self, ids: Int[Tensor, " T"]) -> str:
+        return " ".join(self.words[number] for number in ids.tolist())
+
+    def sample(self, count: int, seed: int = 0) -> Lookups:
+        """This many prompts, balanced and shuffled."""
+        draw = torch.Generator().manual_seed(seed)
+        places, answers = balanced(count, (self.length, self.answers), draw)
+        return Lookups(self._tokens(places, answers, draw), answers, places)
+
+    def _tokens(
+        self, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], draw: torch.Generator
+    ) -> Int[Tensor, "B T"]:
+        """Prompts in which the contents at these places carry these answers."""
+        raise NotImplementedError
