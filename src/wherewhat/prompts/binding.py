@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ..errors import BadInput
-from .prompt import Prompt, answer_token, equal_blocks, token_spans, tokenize
+from .prompt import Prompt, answer_token, equal_blocks, token_spans, token_texts, tokenize
 
 NAMES = files("wherewhat.prompts").joinpath("names.txt").read_text(encoding="utf-8").split()
 MOST_PAIRS = 512
@@ -196,6 +196,8 @@ def _binding_prompt(
         left_out=len(statements) - len(kept),
         choices=len({liked for _, liked in given}),
         labels=tuple(statements[index].strip() for index in kept),
+        tokens=token_texts(tokenizer, ids, text, tokens),
+        says=word,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
-from .prompt import Prompt, Span, answer_token, equal_blocks, token_spans, tokenize
+from .prompt import Prompt, Span, answer_token, equal_blocks, token_spans, token_texts, tokenize
 
 
 def repeats(tokenizer: Any, tokens: int = 64, samples: int = 8, seed: int = 0) -> list[Prompt]:
@@ -32,7 +32,8 @@ def repeats(tokenizer: Any, tokens: int = 64, samples: int = 8, seed: int = 0) -
         ids = (*opening, first, *once, *once[:-1])
         blocks = tuple((at, at + 1) for at in range(start, start + tokens))
         labels = _decoded(tokenizer, ids, blocks)
-        prompts.append(Prompt(ids, blocks, tokenizer.decode(ids), once[-1], tokens - 1, labels=labels))
+        said = {"tokens": token_texts(tokenizer, ids, "", []), "says": tokenizer.decode(once[-1:])}
+        prompts.append(Prompt(ids, blocks, tokenizer.decode(ids), once[-1], tokens - 1, labels=labels, **said))
     return prompts
 
 
@@ -53,7 +54,8 @@ def plain_text(tokenizer: Any, text: str, width: int = 8, tokens: int = 256, sam
         start = len(opening) + width
         blocks = tuple((at, at + width) for at in range(start, len(full) - width, width))
         answer, labels = ids[(sample + 1) * step], _decoded(tokenizer, full, blocks)
-        prompts.append(Prompt(full, blocks, tokenizer.decode(full), answer, labels=labels))
+        said = {"tokens": token_texts(tokenizer, full, "", []), "says": tokenizer.decode([answer])}
+        prompts.append(Prompt(full, blocks, tokenizer.decode(full), answer, labels=labels, **said))
     return prompts
 
 
@@ -85,10 +87,12 @@ def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -
             given = json.loads(line)
             spans = [(int(start), int(stop)) for start, stop in given["blocks"]]
             answer = given.get("answer")
+            tokens, says = [], answer
             if "ids" in given:
                 ids = [int(token) for token in given["ids"]]
                 check_spans(spans, len(ids), "tokens")
                 text, answer = tokenizer.decode(ids), None if answer is None else int(answer)
+                says = "" if answer is None else tokenizer.decode([answer])
             else:
                 text = str(given["text"])
                 check_spans(spans, len(text), "characters")
@@ -104,7 +108,8 @@ def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -
         if len(blocks) < 2:
             raise BadInput(f"{path}, line {number}: {len(blocks)} blocks of equal length; at least two are needed")
         left_out, labels = len(spans) - len(blocks), _decoded(tokenizer, ids, blocks)
-        yield Prompt(tuple(ids), blocks, text, answer, left_out=left_out, labels=labels)
+        said = {"tokens": token_texts(tokenizer, ids, text, tokens), "says": str(says or "")}
+        yield Prompt(tuple(ids), blocks, text, answer, left_out=left_out, labels=labels, **said)
 
 
 def check_spans(spans: Sequence[Span], length: int, what: str) -> None:

@@ -19,7 +19,8 @@ class Prompt:
 
     `answer` is the token that should come next, `target` the block that holds it, `choices` how many different answers
     a guess would choose from (0: any token); `labels` say what stands in each block; `left_out` counts statements that
-    stay in the prompt but out of the swaps because their length in tokens differs.
+    stay in the prompt but out of the swaps because their length in tokens differs. `tokens` and `says` are for people:
+    the text of every token, and of the answer.
     """
 
     ids: tuple[int, ...]
@@ -30,6 +31,8 @@ class Prompt:
     left_out: int = 0
     choices: int = 0
     labels: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+    says: str = ""
 
     @property
     def query(self) -> int:
@@ -49,6 +52,15 @@ def tokenize(tokenizer: Any, text: str, special: bool = True) -> tuple[list[int]
     if special and bos is not None and (not ids or ids[0] != bos):
         ids, spans = [bos, *ids], [(0, 0), *spans]
     return ids, spans
+
+
+def token_texts(tokenizer: Any, ids: Sequence[int], text: str, spans: Sequence[Span]) -> tuple[str, ...]:
+    """The text of every token, with the spaces before it; special tokens, which have none, by their name."""
+    texts, before = [], 0
+    for token, (start, stop) in zip(ids, spans, strict=False):
+        texts.append(text[before:stop] if start < stop else str(tokenizer.convert_ids_to_tokens(token)))
+        before = max(before, stop)
+    return (*texts, *(tokenizer.decode([token]) for token in ids[len(spans) :]))
 
 
 def answer_token(

@@ -87,7 +87,7 @@ def profile(
         model = load(model)
     weights, dtype = model_hash(model), dtype_name(model)
     known = {"weights": weights, **measure_settings(level, swaps, tau, seed, dtype), **(settings or {})}
-    known["prompts"] = hashlib.sha256(json.dumps([asdict(prompt) for prompt in prompts]).encode()).hexdigest()
+    known["prompts"] = prompts_hash(prompts)
     if folder is not None and already_there(Path(folder), known, overwrite):
         there = Profile.load(folder)
         say(f"The profile is already there, in {folder}")
@@ -157,6 +157,14 @@ def check_level(level: str, swaps: int | None = None) -> int | None:
 def measure_settings(level: str, swaps: int | None, tau: float, seed: int, dtype: str) -> dict[str, Any]:
     """How a profile is measured, whatever its prompts."""
     return {"level": level, "swaps": swaps, "tau": plain(tau), "seed": seed, "dtype": dtype, "version": VERSION}
+
+
+def prompts_hash(prompts: Sequence[Prompt]) -> str:
+    """A hash of all that is measured of the prompts, whatever else is shown of them."""
+    measured = [
+        {name: value for name, value in asdict(prompt).items() if name not in ("tokens", "says")} for prompt in prompts
+    ]
+    return hashlib.sha256(json.dumps(measured).encode()).hexdigest()
 
 
 # What a configuration says of where it came from, not of what the model does.
