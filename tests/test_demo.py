@@ -1,16 +1,19 @@
-"""The handmade heads land where theory puts them, through the library and through the command line."""
+"""The embedded models as the demo shows them, and handmade heads where theory puts them."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
+import pandas as pd
 import pytest
 import torch
 
+import brute_force
 import wherewhat as ww
-from wherewhat.studies.demo import demo
+from wherewhat.core.kinds import kind
+from wherewhat.lab import to_gptj
+from wherewhat.studies.demo import prompts_of
+from wherewhat.tasks import TASKS
 from wherewhat.theory import handmade
 
 
@@ -25,37 +28,44 @@ def test_the_forward_pass_gives_the_closed_form(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_head_is_what_it_was_built_to_be(seed):
-    heads, check = demo(prompts=16, seed=seed)
-    assert [head.kind for head in heads] == ["where", "what", "mixed", "unfocused"]
-    assert all(head.as_theory_says for head in heads)
-    assert max(check.values()) < 1e-5
-    where, what, mixed, uniform = heads
-    assert where.positional == pytest.approx(1, abs=1e-6)
-    assert what.symbolic == pytest.approx(1, abs=1e-6)
-    assert (uniform.positional, uniform.symbolic, uniform.entropy) == pytest.approx((1, 1, 1), abs=1e-6)
-    assert mixed.variance <= mixed.exclusion_bound
+    made, ids = handmade.build(seed), handmade.prompts(16, seed)
+    scores, theory = ww.score(ww.capture(made.model, ids)), torch.stack([made.theory(prompt) for prompt in ids]).mean(0)
+    found = torch.stack([scores.positional, scores.symbolic], -1).mean(0)[0]
+    assert (found - theory).abs().max() < 1e-4
+    assert [kind(*pair) for pair in found.tolist()] == ["where", "what", "mixed", "unfocused"]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "wherewhat", *arguments], capture_output=True, text=True, check=False)
+def test_the_demo_shows_what_the_embedded_models_learnt(run, tmp_path):
+    code, out, err = run("demo", "--prompts", 4, "-o", tmp_path)
+    assert code == 0
+    assert "number: from an integer m" in out
+    assert "4 of 4 answers right" in out
+    assert str(tmp_path) in err
+    number, letter = (pd.read_parquet(tmp_path / name / "heads.parquet") for name in ("number", "letter"))
+    assert list(number["kind"][1:4]) == ["where"] * 3
+    assert list(number["kind"][5:]) == ["what"] * 7
+    assert set(letter["kind"]) == {"what"}
+    code, out, _ = run("demo", "--prompts", 4, "-o", tmp_path, "--json")
+    answer = json.loads(out)
+    assert answer["letter"]["accuracy"]["right"] == 4
+    assert answer["number"]["heads"][1]["positional"] == number["positional"][1]
 
 
-def test_the_command_shows_the_plane_and_the_table():
-    done = run("demo", "--prompts", "2")
-    assert done.returncode == 0
-    assert done.stderr == ""
-    assert "positional" in done.stdout
-    assert "unfocused" in done.stdout
-    assert " NO" not in done.stdout
+@pytest.mark.parametrize("name", ["number", "letter"])
+def test_profiles_of_embedded_models_are_those_of_the_published_procedure(name):
+    task = TASKS[name]()
+    sequences = task.sample(1, seed=3)
+    (prompt,) = prompts_of(task, sequences)
+    heads = ww.profile(ww.embedded(name), [prompt]).heads
+    model = to_gptj(ww.embedded(name))
+    model.set_attn_implementation("eager")
+    expected = brute_force.scores(model, sequences.tokens, list(prompt.blocks), [1e-4])[1e-4]
+    for axis, scores in zip(("positional", "symbolic"), expected, strict=True):
+        assert abs(heads[axis] - scores.flatten().numpy()).max() < 1e-4
 
 
-def test_the_command_speaks_json():
-    answer = json.loads(run("demo", "--json").stdout)
-    assert [head["built_as"] for head in answer["heads"]] == list(handmade.HEADS)
-
-
-def test_help_shows_an_example_and_bad_input_exits_with_2():
-    assert "wherewhat demo --prompts 32" in run("demo", "--help").stdout
-    refused = run("demo", "--prompts", "0")
-    assert refused.returncode == 2
-    assert "Traceback" not in refused.stderr
+def test_help_shows_an_example_and_bad_input_exits_with_2(run, refuse):
+    assert "wherewhat demo --prompts 200" in run("demo", "--help")[1]
+    code, out, err = run("demo", "--prompts", 0)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err

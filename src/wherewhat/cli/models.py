@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -31,26 +30,31 @@ sensitivity warnings self_check""".split()
 
 @app.command()
 def demo(
-    prompts: Annotated[int, typer.Option(min=1, help="How many random prompts to measure on.")] = 8,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the two profiles.")] = Path("profiles"),
+    prompts: Annotated[int, typer.Option(min=1, help="How many sequences of each task to measure on.")] = 64,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure four heads built by hand and see that each lands where theory puts it.
+    """Profile the two small models that ship with wherewhat: one had to learn positions, the other had not.
 
-    [bold]Example:[/bold] wherewhat demo --prompts 32
+    [bold]Example:[/bold] wherewhat demo --prompts 200
     """
+    quiet_libraries()
     from rich.console import Console
 
-    from ..report.terminal import show_demo
+    from ..report.terminal import progress_bar, show_demo
     from ..studies.demo import demo as run_demo
 
-    heads, check = run_demo(prompts, seed)
+    screen = Console(stderr=True, quiet=as_json, highlight=False, markup=False)
+    with stoppable(), progress_bar(screen) as progress:
+        models = run_demo(output, prompts, seed, progress)
     if as_json:
-        print(json.dumps({"heads": [asdict(head) for head in heads], "self_check": check}))
+        about = {shown.name: {name: shown.profile.about[name] for name in HEADLINES} for shown in models}
+        heads = {shown.name: {"heads": shown.profile.heads.to_dict("records")} for shown in models}
+        print(json.dumps({name: about[name] | heads[name] for name in about} | {"folder": str(output)}))
     else:
-        show_demo(heads, check, Console())
-    if not all(head.as_theory_says for head in heads):
-        raise typer.Exit(1)
+        show_demo(models, Console(highlight=False, markup=False))
+        screen.print(f"Profiles saved in {output}")
 
 
 @app.command()

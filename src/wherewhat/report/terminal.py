@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.kinds import kind
-from ..studies.demo import DemoHead
+from ..studies.demo import Shown
 from ..studies.profile_file import Profile
 
 STYLE = {
@@ -178,35 +178,29 @@ def _range(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
 
 
-def show_demo(heads: Sequence[DemoHead], check: dict[str, float], console: Console) -> None:
-    """The plane, the table beside theory, and the verdict."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("", "built to be", "looks at"):
-        table.add_column(column, no_wrap=True)
-    for column in ("positional", "theory", "symbolic", "theory", "entropy"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("agree", no_wrap=True)
-    for label, head in zip("ABCD", heads, strict=True):
-        table.add_row(
-            label,
-            head.built_as,
-            Text(head.kind, style=STYLE[head.kind]),
-            f"{head.positional:.4f}",
-            f"{head.theory_positional:.4f}",
-            f"{head.symbolic:.4f}",
-            f"{head.theory_symbolic:.4f}",
-            f"{head.entropy:.2f}",
-            "yes" if head.as_theory_says else Text("NO", style="bold red"),
-        )
-    worst = max(head.difference for head in heads)
+def show_demo(models: Sequence[Shown], console: Console) -> None:
+    """What each embedded model was taught, and where its heads stand: the plane, and a line a head."""
+    console.print(Text("Does a head look at where, or at what?", style="bold"))
+    console.print("Two small GPT-Js of twelve layers with one head each, trained on tasks of equal structure.\n")
+    for shown in models:
+        heads, right = shown.profile.heads, shown.profile.about["accuracy"]
+        console.print(Text.assemble((shown.name, "bold"), f": {shown.taught}"))
+        console.print(Text(f"  {shown.example} -> {shown.answer}", "dim"))
+        console.print(f"  {right['right']} of {right['of']} answers right\n")
+        labels = [f"{layer:x}" for layer in heads["layer"]]
+        points = list(zip(labels, heads["positional"], heads["symbolic"], strict=True))
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("layer", "looks at", "pos.", "sym.", "ID"):
+            table.add_column(column, no_wrap=True, justify="left" if column == "looks at" else "right")
+        for label, row in zip(labels, heads.to_dict("records"), strict=True):
+            scores = (f"{row['positional']:.2f}", f"{row['symbolic']:.2f}", f"{row['mean_frequency']:.0f}")
+            table.add_row(label, Text(row["kind"], STYLE[row["kind"]]), *scores)
+        beside = Table.grid(padding=(0, 2))
+        beside.add_row(plane(points, width=24, height=12), table)
+        console.print(Padding(beside, (0, 0, 1, 2)))
+    deviation = max(max(shown.profile.about["self_check"].values()) for shown in models)
     console.print(
-        Group(
-            Text("Does a head look at where, or at what?", style="bold"),
-            "A small GPT-J with four heads built by hand, measured in one forward pass.",
-            Padding(plane([(label, h.positional, h.symbolic) for label, h in zip("ABCD", heads, strict=True)]), (1, 2)),
-            table,
-            "",
-            f"Largest difference between measurement and theory: {worst:.1e}. "
-            f"Self-check against the model's own attention: {check['attention']:.1e}.",
-        )
+        "Each head stands in the plane at the number of its layer (a: 10, b: 11), * several: where bottom right, what "
+        "top left. ID: the mean of the RoPE frequencies that it uses, 1 the fastest, 64 the slowest. "
+        f"Self-check: within {deviation:.0e} of the models' own attention."
     )

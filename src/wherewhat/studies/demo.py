@@ -1,63 +1,68 @@
-"""Four heads built by hand, measured through a real forward pass, beside the scores that theory gives them."""
+"""The main job on the models that ship with the package: one learnt a task that needs positions, one a task without."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-import torch
+from ..lab import embedded
+from ..prompts import Prompt
+from ..tasks import TASKS
+from ..tasks.hops import HopTask, Sequences
+from .profile import Profile, profile
 
-from ..capture import capture
-from ..core.kinds import kind
-from ..core.measure import entropy, exclusion, score
-from ..theory import handmade
-
-# Theory and measurement are both exact; what separates them is the rounding of a float32 forward pass.
-AGREEMENT = 1e-4
+TAUGHT = {
+    "number": "from an integer m go m places to the left, until a letter is reached",
+    "letter": "from a pair xy go to the pair that starts with y, until a digit is reached",
+}
 
 
 @dataclass(frozen=True)
-class DemoHead:
-    built_as: str
-    kind: str
-    positional: float
-    symbolic: float
-    theory_positional: float
-    theory_symbolic: float
-    entropy: float
-    variance: float
-    exclusion_bound: float
+class Shown:
+    """An embedded model, what it was taught, and its profile."""
 
-    @property
-    def difference(self) -> float:
-        return max(abs(self.positional - self.theory_positional), abs(self.symbolic - self.theory_symbolic))
-
-    @property
-    def as_theory_says(self) -> bool:
-        return self.difference <= AGREEMENT and self.variance <= self.exclusion_bound * (1 + 1e-5)
+    name: str
+    taught: str
+    example: str
+    answer: str
+    profile: Profile
 
 
-def demo(prompts: int = 8, seed: int = 0) -> tuple[list[DemoHead], dict[str, float]]:
-    """Every head of the handmade model, and the deviations that the self-check found."""
-    made = handmade.build(seed)
-    ids = handmade.prompts(prompts, seed)
-    trace = capture(made.model, ids)
-    scores, bounds = score(trace), exclusion(trace)
-    theory = torch.stack([made.theory(prompt) for prompt in ids]).mean(0)
-    measured = torch.stack([scores.positional, scores.symbolic, entropy(trace), bounds.variance, bounds.bound])
-    heads = []
-    for head, name in enumerate(handmade.HEADS):
-        positional, symbolic, spread, variance, bound = measured[:, :, 0, head].mean(1).tolist()
-        heads.append(
-            DemoHead(
-                built_as=name,
-                kind=kind(positional, symbolic),
-                positional=positional,
-                symbolic=symbolic,
-                theory_positional=theory[head, 0].item(),
-                theory_symbolic=theory[head, 1].item(),
-                entropy=spread,
-                variance=variance,
-                exclusion_bound=bound,
-            )
+def demo(
+    folder: str | Path | None = None,
+    prompts: int = 64,
+    seed: int = 0,
+    progress: Callable[[str, float, int], None] = lambda what, done, total: None,
+) -> list[Shown]:
+    """Profile both embedded models on fresh sequences of their tasks.
+
+    >>> [shown.name for shown in demo(prompts=2)]                      # doctest: +SKIP
+    ['number', 'letter']
+    """
+    made = []
+    for name, taught in TAUGHT.items():
+        task = TASKS[name]()
+        sequences = task.sample(prompts, seed)
+        found = profile(
+            embedded(name), prompts_of(task, sequences), seed=seed, folder=folder and Path(folder) / name,
+            settings={"task": name, "samples": prompts}, about={"model": name}, overwrite=True,
+            progress=lambda _, done, total, name=name: progress(name, done, total),
+        )  # fmt: skip
+        example, answer = task.decode(sequences.tokens[0]), task.symbols[int(sequences.answers[0])]
+        made.append(Shown(name, taught, example, answer, found))
+    return made
+
+
+def prompts_of(task: HopTask, sequences: Sequences) -> list[Prompt]:
+    """Sequences of a task as prompts: one token a block, the query last."""
+    blocks = tuple((at, at + 1) for at in range(task.tokens - 1))
+    return [
+        Prompt(
+            ids=tuple(ids), blocks=blocks, text=task.decode(sequences.tokens[row]), answer=answer, target=path[hops],
+            choices=task.targets, labels=tuple(task.symbols[number] for number in ids[:-1]),
         )
-    return heads, dict(trace.check)
+        for row, (ids, answer, hops, path) in enumerate(
+            zip(*(getattr(sequences, part).tolist() for part in ("tokens", "answers", "hops", "path")), strict=True)
+        )
+    ]  # fmt: skip

@@ -21,6 +21,8 @@ from ..capture import load
 from ..core.kinds import HIGH, LOW
 from ..core.measure import check_tau
 from ..errors import BadInput
+from ..lab import Transformer
+from ..lab.gptj import to_gptj
 from ..prompts import Prompt
 from ..prompts.task import longest
 from .cells import kept, run_cells
@@ -48,7 +50,7 @@ SWAPS = 128  # run a prompt at level prompt, if there are more
 
 
 def profile(
-    model: PreTrainedModel | str | Path,
+    model: PreTrainedModel | Transformer | str | Path,
     prompts: Sequence[Prompt],
     *,
     level: str = "keys",
@@ -72,7 +74,8 @@ def profile(
     runs the whole model again for each: slower, without frequencies, and the only level for models whose positions
     are added to their embeddings.
 
-    `settings` say how the prompts were made, `about` whatever else should be kept with the profile.
+    A model of the lab is measured as the GPT-J that it is. `settings` say how the prompts were made, `about` whatever
+    else should be kept with the profile.
 
     >>> prompts = binding(tokenizer, pairs=64, samples=8)              # doctest: +SKIP
     >>> ww.profile(model, prompts).heads                               # doctest: +SKIP
@@ -83,7 +86,9 @@ def profile(
         raise BadInput("a profile needs at least one prompt")
     if seed < 0:
         raise BadInput(f"seed must not be negative, got {seed}")
-    if not isinstance(model, PreTrainedModel):
+    if isinstance(model, Transformer):
+        model = to_gptj(model)
+    elif not isinstance(model, PreTrainedModel):
         model = load(model)
     weights, dtype = model_hash(model), dtype_name(model)
     known = {"weights": weights, **measure_settings(level, swaps, tau, seed, dtype), **(settings or {})}
