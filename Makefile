@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench architectures clean
+.PHONY: demo test check bench dist architectures clean
 
 demo: $(READY)
 	$(BIN)/wherewhat demo
@@ -19,6 +19,9 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+dist: $(READY)
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 architectures: $(READY)
 	$(BIN)/python tools/architectures.py
