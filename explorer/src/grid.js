@@ -1,0 +1,122 @@
+// Layers down, heads across: the whole model as cells.
+
+import { canvas, cells, circle, colours, cross, frame, key, layer, placeOf, square } from "./chart.js";
+import { change, choose, light, store } from "./store.js";
+import { announce, choices, count, csvFile, panel, svgFile, tip } from "./ui.js";
+import { headRows, moveWith, sentence, tipOf } from "./words.js";
+
+const MARGIN = { left: 34, top: 20, right: 8, bottom: 34 };
+const MODES = ["difference", "positional", "symbolic", "entropy"];
+const ENDS = { difference: ["what", "where"], positional: ["0", "1 where"], symbolic: ["0", "1 what"], entropy: ["focused", "spread out"] };
+const HINTS = {
+  difference: "Positional less symbolic score: orange heads look at where, blue ones at what.",
+  positional: "The positional score: how much attention stays where it was.",
+  symbolic: "The symbolic score: how much attention follows what was moved.",
+  entropy: "The entropy of attention: dark heads spread it over many tokens.",
+};
+
+export function grid(source) {
+  const svg = canvas("The grid of heads: layers down, heads across. Arrow keys move through it.", { interactive: true, name: "grid" });
+  const mode = choices("What the cells show", MODES, store.state.cells, (cells) => change({ cells }));
+  const order = choices("Order of heads within a layer", ["in place", "sorted"], "in place", (one) => change({ sorted: one === "sorted" }));
+  const shown = panel("grid", "The grid", "", {
+    csv: () => csvFile(`${source.name}-heads`, headRows(source, store.state)),
+    svg: () => svgFile(`${source.name}-grid`, svg.node()),
+    tools: [mode.element, source.width > 1 ? order.element : null],
+  });
+  shown.body.append(svg.node());
+  let size = { width: 1, height: 1 };
+  let columns = []; // of every row, its heads from left to right
+  let column = []; // of every head, where it stands
+
+  function draw() {
+    const state = store.state;
+    const shows = MODES.includes(state.cells) ? state.cells : "difference";
+    mode.show(shows);
+    order.show(state.sorted ? "sorted" : "in place");
+    const values = shownValues(source, shows, state);
+    columns = source.byRow.map((heads) => (state.sorted ? [...heads].sort((a, b) => values[b] - values[a]) : heads));
+    column = [];
+    for (const heads of columns) heads.forEach((at, place) => (column[at] = place));
+    const words = source.steps && source.width <= 2 ? 130 : 0;
+    const available = (shown.body.clientWidth || 500) - MARGIN.left - MARGIN.right - words;
+    const rows = source.layers.length;
+    size = { width: Math.min(74, available / source.width), height: Math.min(26, Math.max(5, 470 / rows)) };
+    const across = size.width * source.width;
+    const { group, height } = frame(svg, across + words + MARGIN.left + MARGIN.right, rows * size.height + MARGIN.top + MARGIN.bottom, MARGIN);
+    const gap = size.width > 8 && size.height > 8 ? 1.5 : 0.5;
+    const list = source.labels.map((_, at) => [column[at] * size.width, source.row[at] * size.height, size.width - gap, size.height - gap, scaled(values[at], shows)]);
+    cells(layer(group, "cells"), list, colours().ramps[shows]);
+    signs(layer(group, "signs"), state);
+    labels(layer(group, "labels"), across);
+    if (words) since(layer(group, "since"), across, state);
+    key(layer(group, "scale"), 0, height + 10, Math.min(220, Math.max(90, across)), colours().ramps[shows], ENDS[shows]);
+    layer(group, "chosen");
+    layer(group, "lit");
+    shown.rehint(`${HINTS[shows]} ${size.height >= 9 ? "Circle: where, square: what, cross: could not be measured." : ""}`);
+    mark();
+  }
+
+  /** Shapes repeat what colours say. */
+  function signs(group, state) {
+    const kinds = source.kinds(state);
+    const r = Math.min(3, size.height / 5, size.width / 5);
+    const draws = { where: circle, what: square, unmeasured: cross };
+    const paths = Object.entries(draws).map(([kind, shape]) => [kind, size.height < 9 && kind !== "unmeasured" ? "" : source.labels.map((_, at) => (kinds[at] === kind ? shape(...middle(at), r) : "")).join("")]);
+    group.selectAll("path").data(paths).join("path").attr("class", (d) => d[0]).attr("d", (d) => d[1]);
+  }
+
+  const middle = (at) => [(column[at] + 0.5) * size.width - 0.75, (source.row[at] + 0.5) * size.height - 0.75];
+
+  function labels(group, across) {
+    const every = Math.ceil(14 / size.height);
+    const down = source.layers.map((name, row) => ({ x: -7, y: (row + 0.5) * size.height, text: name, anchor: "end" })).filter((_, row) => row % every === 0);
+    const some = Math.ceil(22 / size.width);
+    const top = store.state.sorted ? [] : Array.from({ length: source.width }, (_, at) => ({ x: (at + 0.5) * size.width, y: -8, text: at, anchor: "middle" })).filter((_, at) => at % some === 0);
+    const title = [{ x: -7, y: -8, text: "layer", anchor: "end" }];
+    if (store.state.sorted) title.push({ x: across / 2, y: -8, text: "heads, highest first", anchor: "middle" });
+    group.selectAll("text").data([...down, ...top, ...title]).join("text").attr("x", (d) => d.x).attr("y", (d) => d.y).attr("dominant-baseline", "central")
+      .attr("text-anchor", (d) => d.anchor).text((d) => d.text);
+  }
+
+  /** The step at which a head became pure, beside its row. */
+  function since(group, across, state) {
+    const now = source.steps[source.at(state)];
+    const rows = source.byRow.map((heads, row) => ({ row, steps: heads.map((at) => source.pure[source.labels[at]]).filter((step) => step !== undefined) })).filter(({ steps }) => steps.length);
+    group.selectAll("text").data(rows).join("text").attr("x", across + 8).attr("y", (d) => (d.row + 0.5) * size.height).attr("dominant-baseline", "central")
+      .attr("class", (d) => (Math.min(...d.steps) <= now ? "reached" : "ahead")).text((d) => `pure since ${d.steps.map(count).join(", ")}`);
+  }
+
+  const box = (selection, extra) => selection.attr("x", (at) => column[at] * size.width - 0.75 - extra).attr("y", (at) => source.row[at] * size.height - 0.75 - extra)
+    .attr("width", size.width + 2 * extra).attr("height", size.height + 2 * extra).attr("rx", 2);
+  const mark = () => layer(layer(svg, "frame"), "chosen").selectAll("rect").data(store.state.heads.map((label) => source.places.get(label)).filter((at) => at !== undefined)).join("rect").call(box, 0);
+  const lightUp = (label) => layer(layer(svg, "frame"), "lit").selectAll("rect").data(source.places.has(label) ? [source.places.get(label)] : []).join("rect").call(box, 1);
+
+  function under(event) {
+    const [x, y] = placeOf(event, svg, MARGIN);
+    return columns[Math.floor(y / size.height)]?.[Math.floor(x / size.width)];
+  }
+  svg.on("pointermove", (event) => {
+    const at = under(event);
+    light(at === undefined ? null : source.labels[at]);
+    tip(at === undefined ? null : tipOf(source, at, store.state), event.clientX, event.clientY);
+  });
+  svg.on("pointerleave", () => (light(null), tip(null)));
+  svg.on("click", (event) => {
+    const at = under(event);
+    if (at === undefined) return;
+    choose(source.labels[at], event.shiftKey);
+    announce(sentence(source, at, store.state));
+  });
+  svg.on("keydown", (event) => moveWith(event, source));
+  return { ...shown, draw, mark, light: lightUp };
+}
+
+function shownValues(source, shows, state) {
+  if (shows !== "difference") return source.values(shows, state);
+  const symbolic = source.values("symbolic", state);
+  return Float64Array.from(source.values("positional", state), (value, at) => value - symbolic[at]);
+}
+
+/** From a value to its place on the ramp. */
+export const scaled = (value, shows) => (shows === "difference" ? (value + 1) / 2 : value);

@@ -1,0 +1,92 @@
+// One head: what it looks at, its numbers, and how that depends on frequency and swaps, or on training.
+
+import { focusLines, places, planePath, scoreLines } from "./over.js";
+import { change, choose, store } from "./store.js";
+import { swap } from "./swap.js";
+import { count, csvFile, h, number, panel, percent, said } from "./ui.js";
+import { alsoLooksLike, headRows, looksAt } from "./words.js";
+
+const MOST = 200; // heads listed
+
+export function head(source) {
+  const badge = h("span", { class: "badge" });
+  const facts = h("div", { class: "facts" });
+  const several = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Chosen heads" });
+  const chosen = () => store.state.heads.map((label) => source.places.get(label)).filter((at) => at !== undefined);
+  const shown = panel("head", "The head", "", { csv: () => csvFile(`${source.name}-chosen-heads`, headRows(source, store.state, chosen().length ? chosen() : undefined)) });
+  const figures = places(source).length ? [scoreLines(source), planePath(source)] : [];
+  if (source.steps) figures.push(focusLines(source));
+  else if (source.has("mass")) figures.push(swap(source));
+  const missing = source.about.level === "prompt" ? "Level prompt runs whole prompts again: it has no frequencies, and no table of swaps." : "Nothing turns in this model: it has no frequencies.";
+  shown.body.append(facts, several, h("div", { class: "parts" }, ...figures.map((figure) => figure.element)), figures.length < 2 ? h("p", { class: "hint" }, missing) : "");
+  shown.name.after(badge);
+
+  function draw() {
+    const all = chosen();
+    const at = all.at(-1);
+    const kind = at === undefined ? "" : source.kinds(store.state)[at];
+    shown.retitle(at === undefined ? "All heads" : `Head ${source.labels[at]}`);
+    badge.className = `badge ${kind}`;
+    badge.textContent = at === undefined ? "" : looksAt(source, at, store.state);
+    shown.rehint(at === undefined ? "No head is chosen, so these are medians of all. Click a dot or a cell, or one of the purest heads:" : nature(source, at));
+    facts.replaceChildren(...(at === undefined ? purest(source) : numbers(source, at)));
+    several.hidden = all.length < 2;
+    if (all.length > 1) several.replaceChildren(table(source, all));
+    for (const figure of figures) figure.draw(at);
+  }
+  return { ...shown, draw, mark: draw, light() {} };
+}
+
+function nature(source, at) {
+  if (source.steps) return "As it is at this step of training.";
+  const also = alsoLooksLike(source, at);
+  const rest = also.length ? `It ${also.join(", and ")}.` : "It looks like no previous-token, induction or sink head.";
+  return `${rest} Scores are means over ${source.prompt.of} prompts, with their 95 % interval.`;
+}
+
+/** A head's numbers, each with its words. */
+function numbers(source, at) {
+  const state = store.state;
+  const value = (name) => source.values(name, state)[at];
+  const fact = (words, text, extra = "") => h("div", {}, h("span", { class: "name" }, ...said(words)), h("b", {}, text), extra ? h("span", { class: "range" }, extra) : null);
+  const range = (name) => {
+    if (!source.has(`${name}_low`) || source.frequencyAt(state) >= 0) return "";
+    const [low, high] = [`${name}_low`, `${name}_high`].map((end) => source.array(end)[at]);
+    return Number.isNaN(low) ? "" : `${number(low)} to ${number(high)}`;
+  };
+  const facts = [fact("positional score", number(value("positional")), range("positional")), fact("symbolic score", number(value("symbolic")), range("symbolic")), fact("entropy", number(value("entropy"))), fact("mean frequency", number(value("mean_frequency"), 0))];
+  if (source.steps) {
+    const since = source.pure[source.labels[at]];
+    return [...facts, fact("pure since", since === undefined ? "never" : `step ${count(since)}`)];
+  }
+  const shares = [["first token", "sink"], ["previous token", "previous_token"], ["induction", "induction"]].map(([words, name]) => fact(words, percent(value(name))));
+  const without = Number.isNaN(value("positional_without_first")) ? [] : [fact("without first token", `${number(value("positional_without_first"))}, ${number(value("symbolic_without_first"))}`)];
+  const bound = Number.isNaN(value("variance")) ? [] : [fact("exclusion bound", `${number(value("variance"))} ≤ ${number(value("exclusion_bound"))}`)];
+  return [...facts, ...shares, ...without, ...bound, fact("key head", String(source.kv_heads[at]))];
+}
+
+/** The heads deepest in each corner, as buttons. */
+function purest(source) {
+  const [positional, symbolic] = ["positional", "symbolic"].map((name) => source.values(name, store.state));
+  const kinds = source.kinds(store.state);
+  const depth = { where: (at) => positional[at] - symbolic[at], what: (at) => symbolic[at] - positional[at], unfocused: (at) => positional[at] + symbolic[at] };
+  return Object.entries(depth).map(([kind, deep]) => {
+    const best = kinds.flatMap((one, at) => (one === kind ? [at] : [])).sort((a, b) => deep(b) - deep(a)).slice(0, 5);
+    const buttons = best.map((at) => h("button", { type: "button", class: "quiet", "aria-label": `Head ${source.labels[at]}`, onclick: () => choose(source.labels[at]) }, source.labels[at]));
+    return h("div", {}, h("span", { class: "name" }, h("b", { class: kind }, kind)), h("span", { class: "buttons" }, ...(best.length ? buttons : ["none"])));
+  });
+}
+
+/** Several heads as a small table; the last one chosen is drawn. */
+function table(source, all) {
+  const kinds = source.kinds(store.state);
+  const draw = (label) => change({ heads: [...store.state.heads.filter((one) => one !== label), label], swap: null });
+  const line = (at) =>
+    h("tr", { "aria-current": at === all.at(-1) ? "true" : null },
+      h("td", {}, h("button", { type: "button", class: "quiet", onclick: () => draw(source.labels[at]) }, source.labels[at])),
+      h("td", {}, h("b", { class: kinds[at] }, kinds[at])),
+      ...["positional", "symbolic", "entropy"].map((name) => h("td", {}, number(source.values(name, store.state)[at]))));
+  const titles = ["head", "kind", "positional", "symbolic", "entropy"].map((text) => h("th", { scope: "col" }, text));
+  const more = all.length > MOST ? `, ${MOST} listed` : "";
+  return h("table", {}, h("caption", {}, `${count(all.length)} heads chosen${more}; the marked one is drawn below`), h("thead", {}, h("tr", {}, ...titles)), h("tbody", {}, ...[...all].reverse().slice(0, MOST).map(line)));
+}

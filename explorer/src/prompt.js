@@ -1,0 +1,51 @@
+// What the model read: blocks outlined, query and answer marked, shaded by the chosen head's attention.
+
+import { max } from "d3-array";
+import { store } from "./store.js";
+import { csvFile, h, panel, percent } from "./ui.js";
+
+export function prompt(source) {
+  const { pieces, target, says, query, of, tokens } = source.prompt;
+  const spans = [];
+  const text = h("div", { class: "text", tabindex: 0, role: "region", "aria-label": "The prompt" });
+  pieces.forEach((piece, at) => {
+    const lead = piece.text.match(/^\s*/)[0];
+    const last = query && at === pieces.length - 1;
+    if (piece.block === null && !last) return text.append(piece.text);
+    const mark = h("span", { class: last ? "query" : `block${piece.block === target ? " target" : ""}` });
+    mark.append(...(piece.block === target && says ? answerIn(piece.text.slice(lead.length), says) : [piece.text.slice(lead.length) || "␣"]));
+    if (last) mark.append(h("small", {}, "query"));
+    if (piece.block !== null) {
+      mark.dataset.block = piece.block;
+      spans[piece.block] = mark;
+    }
+    text.append(lead, mark);
+  });
+  if (says) text.append(" ", h("span", { class: "answer" }, says.trim(), h("small", {}, "right answer")));
+  const shown = panel("prompt", "The prompt", "", { csv: () => csvFile(`${source.name}-blocks`, rows()) });
+  shown.body.append(text);
+  const chosen = () => source.places.get(store.state.heads.at(-1));
+  const rows = () => spans.map((span, block) => ({ block: block + 1, says: span.textContent, attention: chosen() === undefined ? null : source.attention(chosen())[block] }));
+
+  function draw() {
+    const at = chosen();
+    const attention = at === undefined ? null : source.attention(at);
+    const top = attention ? max(attention) || 1 : 1;
+    spans.forEach((span, block) => {
+      const share = attention ? attention[block] : 0;
+      span.style.setProperty("--shade", Number.isNaN(share) ? "0" : (share / top).toFixed(3));
+      span.dataset.tip = attention ? `Block ${block + 1}: ${percent(share)} of the attention of head ${source.labels[at]}` : `Block ${block + 1}`;
+    });
+    const whole = attention ? attention.reduce((sum, share) => sum + (Number.isNaN(share) ? 0 : share), 0) : 0;
+    const shade = attention ? ` The darker, the more head ${source.labels[at]} attends to it: ${percent(top)} at most, ${percent(whole)} on all blocks together.` : "";
+    shown.rehint(`The first of ${of} prompts: ${tokens} tokens, ${source.blocks} blocks outlined.${shade}`);
+  }
+  return { ...shown, draw, mark: draw, light() {} };
+}
+
+/** The answer inside of the block that holds it. */
+function answerIn(text, says) {
+  const at = text.lastIndexOf(says.trim());
+  if (at < 0) return [text];
+  return [text.slice(0, at), h("b", {}, says.trim()), text.slice(at + says.trim().length)];
+}

@@ -1,0 +1,144 @@
+// A profile or a series of checkpoints, as typed arrays. Numbers come as base64 and are decoded when first asked for.
+
+import { median, quantileSorted } from "d3-array";
+
+const KINDS = { f8: Float64Array, f4: Float32Array, f2: Uint16Array, i4: Int32Array };
+
+/** Some of an array's numbers; only the characters that hold them are decoded. */
+export function decode({ type, base64 }, start = 0, count = null) {
+  const Kind = KINDS[type];
+  const size = Kind.BYTES_PER_ELEMENT;
+  const from = start * size;
+  const first = Math.floor(from / 3);
+  const until = count === null ? undefined : Math.ceil((from + count * size) / 3) * 4;
+  const text = atob(base64.slice(first * 4, until));
+  const bytes = new Uint8Array(text.length);
+  for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
+  const skipped = from - first * 3;
+  const length = count ?? Math.floor((bytes.length - skipped) / size);
+  const numbers = new Kind(bytes.slice(skipped, skipped + length * size).buffer);
+  return type === "f2" ? Float64Array.from(numbers, half) : numbers;
+}
+
+/** The number that sixteen bits stand for. */
+export function half(bits) {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 0x1f;
+  const fraction = bits & 0x3ff;
+  if (exponent === 0) return sign * fraction * 2 ** -24;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+}
+
+export class Source {
+  constructor(given) {
+    Object.assign(this, given);
+    this.count = this.labels.length;
+    this.places = new Map(this.labels.map((label, at) => [label, at]));
+    this.kept = new Map();
+    this.row = this.array("row");
+    this.head = this.array("head");
+    this.byRow = this.layers.map(() => []);
+    this.row.forEach((row, at) => this.byRow[row].push(at));
+    this.width = Math.max(...this.byRow.map((heads) => heads.length));
+  }
+
+  /** A named array, decoded once. */
+  array(name) {
+    return this.once(name, () => decode(this.arrays[name]));
+  }
+
+  has(name) {
+    return name in this.arrays;
+  }
+
+  once(key, make) {
+    if (!this.kept.has(key)) this.kept.set(key, make());
+    return this.kept.get(key);
+  }
+
+  /** Which checkpoint a step of training shows: the last one not after it. */
+  at({ step }) {
+    if (!this.steps) return 0;
+    if (step === null) return this.steps.length - 1;
+    const later = this.steps.findIndex((one) => one > step);
+    return later < 0 ? this.steps.length - 1 : Math.max(0, later - 1);
+  }
+
+  /** What a column says of every head, at the step and the frequency that were chosen. */
+  values(name, state) {
+    const frequency = this.frequencyAt(state);
+    if (frequency >= 0 && (name === "positional" || name === "symbolic")) {
+      return this.once(`${name} ${frequency}`, () => {
+        const all = this.array(`frequency_${name}`);
+        return Float64Array.from(this.labels, (_, head) => all[head * this.frequencies.length + frequency]);
+      });
+    }
+    const all = this.array(name);
+    return this.steps ? all.subarray(this.at(state) * this.count, (this.at(state) + 1) * this.count) : all;
+  }
+
+  frequencyAt({ frequency }) {
+    return frequency === null || !this.frequencies ? -1 : this.frequencies.indexOf(frequency);
+  }
+
+  /** A head's numbers over all frequencies, or over all steps. */
+  over(name, head) {
+    if (!this.steps) {
+      const size = this.frequencies.length;
+      return this.array(`frequency_${name}`).subarray(head * size, (head + 1) * size);
+    }
+    return this.steps.map((_, at) => this.array(name)[at * this.count + head]);
+  }
+
+  kind(positional, symbolic) {
+    const { high, low } = this.thresholds;
+    if (Number.isNaN(positional) || Number.isNaN(symbolic)) return "unmeasured";
+    if (positional >= high && symbolic <= low) return "where";
+    if (symbolic >= high && positional <= low) return "what";
+    return positional >= high && symbolic >= high ? "unfocused" : "mixed";
+  }
+
+  kinds(state) {
+    const positional = this.values("positional", state);
+    const symbolic = this.values("symbolic", state);
+    return Array.from(positional, (value, at) => this.kind(value, symbolic[at]));
+  }
+
+  /** How much attention the content of every block (rows) would draw on the place of every block (columns). */
+  placement(head) {
+    const size = this.table.length;
+    const logs = decode(this.arrays.mass, head * size * size, size * size);
+    return { size, mass: (content, place) => Math.exp(logs[content * size + place]) };
+  }
+
+  attention(head) {
+    return this.array("attention").subarray(head * this.blocks, (head + 1) * this.blocks);
+  }
+}
+
+/** Lower quartile, median and upper quartile of the numbers there are. */
+export function quartiles(values) {
+  const sorted = Float64Array.from(values).filter((value) => !Number.isNaN(value)).sort();
+  return [0.25, 0.5, 0.75].map((part) => (sorted.length ? quantileSorted(sorted, part) : NaN));
+}
+
+export const middle = (values) => median(values) ?? NaN;
+
+/** Attention on every block before and after the contents of blocks i and j change places. */
+export function swapped({ size, mass }, i, j) {
+  const before = Array.from({ length: size }, (_, block) => mass(block, block));
+  const all = 1 - before[i] - before[j] + mass(j, i) + mass(i, j);
+  const after = before.map((value) => value / all);
+  after[i] = mass(j, i) / all;
+  after[j] = mass(i, j) / all;
+  const was = [before[i], before[j]];
+  const is = [after[i], after[j]];
+  return { before, after, stays: cosine(is, was), follows: cosine(is, [was[1], was[0]]) };
+}
+
+function cosine([a, b], [c, d]) {
+  const [m, n] = [Math.max(a, b), Math.max(c, d)];
+  const [x, y, z, w] = [a / m, b / m, c / n, d / n];
+  return (x * z + y * w) / Math.sqrt((x * x + y * y) * (z * z + w * w));
+}

@@ -1,0 +1,61 @@
+// What the reader chose. One object, kept in the address so that a link shows the same view.
+
+const DEFAULTS = { a: 0, b: null, heads: [], frequency: null, step: null, cells: "difference", sorted: false, swap: null };
+const SHORT = { a: "p", b: "with", heads: "h", frequency: "f", step: "step", cells: "g", sorted: "sorted", swap: "swap" };
+
+export const store = { state: { ...DEFAULTS }, lit: null, listeners: [], lights: [] };
+
+export const onChange = (listener) => store.listeners.push(listener);
+export const onLight = (listener) => store.lights.push(listener);
+
+export function change(part) {
+  const before = store.state;
+  store.state = { ...before, ...part };
+  for (const listener of store.listeners) listener(store.state, before);
+  const hash = writeHash(store.state);
+  try {
+    history.replaceState(null, "", hash || location.pathname + location.search);
+  } catch {} // a page inside a notebook has no address of its own
+}
+
+/** Light a head wherever it is drawn, or none. */
+export function light(head) {
+  if (head === store.lit) return;
+  store.lit = head;
+  for (const listener of store.lights) listener(head);
+}
+
+/** Click selects one head, click with shift adds or removes one; the last one is the one that is looked at. */
+export function choose(head, adding = false) {
+  const { heads } = store.state;
+  if (!adding) return change({ heads: [head], swap: null });
+  change({ heads: heads.includes(head) ? heads.filter((one) => one !== head) : [...heads, head], swap: null });
+}
+
+export function writeHash(state) {
+  const parts = [];
+  for (const [name, short] of Object.entries(SHORT)) {
+    const value = state[name];
+    if (JSON.stringify(value) === JSON.stringify(DEFAULTS[name])) continue;
+    parts.push(`${short}=${encodeURIComponent(Array.isArray(value) ? value.join(",") : value === true ? "yes" : value)}`);
+  }
+  return parts.length ? `#${parts.join("&")}` : "";
+}
+
+export function readHash(hash) {
+  const given = new URLSearchParams(hash.replace(/^#/, ""));
+  const number = (name) => (/^\d+$/.test(given.get(name) ?? "") ? Number(given.get(name)) : null);
+  const list = (name) => (given.get(name) ?? "").split(",").filter(Boolean);
+  const swap = list("swap").map(Number);
+  return {
+    ...DEFAULTS,
+    a: number("p") ?? 0,
+    b: number("with"),
+    heads: list("h"),
+    frequency: number("f"),
+    step: number("step"),
+    cells: given.get("g") ?? DEFAULTS.cells,
+    sorted: given.get("sorted") === "yes",
+    swap: swap.length === 2 && swap.every(Number.isInteger) ? swap : null,
+  };
+}

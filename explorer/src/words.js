@@ -1,0 +1,73 @@
+// What is said of a head, in one place: tooltips, the screen reader, the title, the tables.
+
+import { choose, store } from "./store.js";
+import { announce, count, number } from "./ui.js";
+
+const LOOKS = { where: "looks at where", what: "looks at what", unfocused: "is unfocused", mixed: "is mixed", unmeasured: "could not be measured" };
+
+export function looksAt(source, at, state) {
+  return LOOKS[source.kind(source.values("positional", state)[at], source.values("symbolic", state)[at])];
+}
+
+export function sentence(source, at, state) {
+  const [positional, symbolic] = ["positional", "symbolic"].map((name) => number(source.values(name, state)[at]));
+  return `Head ${source.labels[at]} ${looksAt(source, at, state)}: positional ${positional}, symbolic ${symbolic}`;
+}
+
+export function tipOf(source, at, state) {
+  const frequency = source.frequencyAt(state) >= 0 ? ` at frequency ${state.frequency}` : "";
+  const lines = [
+    `Head ${source.labels[at]} ${looksAt(source, at, state)}${frequency}`,
+    `positional ${number(source.values("positional", state)[at])} · symbolic ${number(source.values("symbolic", state)[at])} · entropy ${number(source.values("entropy", state)[at])}`,
+  ];
+  const since = source.pure?.[source.labels[at]];
+  return since === undefined ? lines : [...lines, `pure since step ${count(since)}`];
+}
+
+/** What else a head looks like, from two repeated-token signatures and the share of its first token. */
+export function alsoLooksLike(source, at) {
+  if (!source.has("sink")) return [];
+  const signs = [
+    ["previous_token", "looks like a previous-token head", "on the token before"],
+    ["induction", "looks like an induction head", "on the token that followed last time, in repeated text"],
+    ["sink", "rests on the first token", ""],
+  ];
+  return signs
+    .map(([name, words, place]) => [source.array(name)[at], words, place])
+    .filter(([share]) => share >= 0.4)
+    .map(([share, words, place]) => `${words} (${number(100 * share, 0)} % of its attention${place && ` ${place}`})`);
+}
+
+/** The table of heads as it is shown: all of them, or those that were chosen. */
+export function headRows(source, state, places = source.labels.map((_, at) => at)) {
+  const kinds = source.kinds(state);
+  const columns = source.steps
+    ? ["positional", "symbolic", "entropy", "mean_frequency"]
+    : Object.keys(source.arrays).filter((name) => !/^(row|head|attention|mass|frequency_.*)$/.test(name));
+  return places.map((at) => ({
+    ...(source.steps ? { step: source.steps[source.at(state)] } : {}),
+    layer: source.layers[source.row[at]],
+    head: source.head[at],
+    kind: kinds[at],
+    ...Object.fromEntries(columns.map((name) => [name, source.values(name, state)[at]])),
+    ...(source.pure ? { pure_since: source.pure[source.labels[at]] ?? "" } : {}),
+  }));
+}
+
+/** Arrow keys go through the heads of a layer and through the layers. */
+export function moveWith(event, source) {
+  const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+  const step = steps[event.key];
+  if (!step || event.metaKey || event.ctrlKey || event.altKey) return;
+  event.preventDefault();
+  const now = source.places.get(store.state.heads.at(-1));
+  let at = 0;
+  if (now !== undefined) {
+    const row = Math.min(source.layers.length - 1, Math.max(0, source.row[now] + step[0]));
+    const inRow = source.byRow[row];
+    const column = source.byRow[source.row[now]].indexOf(now) + step[1];
+    at = inRow[Math.min(inRow.length - 1, Math.max(0, column))];
+  }
+  choose(source.labels[at], event.shiftKey);
+  announce(sentence(source, at, store.state));
+}

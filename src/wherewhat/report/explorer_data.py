@@ -1,0 +1,191 @@
+"""What the explorer's page holds: profiles and series of checkpoints as JSON, numbers as base64 of typed arrays."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..core.kinds import HIGH, LOW
+from ..studies.dynamics import Dynamics
+from ..studies.profile_file import Profile
+from .sentences import profile_sentences, series_sentences
+
+HEADS = """positional positional_low positional_high symbolic symbolic_low symbolic_high entropy variance
+exclusion_bound positional_without_first symbolic_without_first mean_frequency previous_token induction sink""".split()
+FREQUENCIES = ("positional", "symbolic", "use_norm", "use_max")
+SERIES = ("positional", "symbolic", "entropy", "mean_frequency")
+REPEATED = ("model", "revision", "architecture", "level", "tau", "settings", "thresholds", "correlation", "medians",
+            "accuracy", "sinks", "left_out", "swaps", "sensitivity", "self_check", "versions")  # fmt: skip
+OPTIONS = ("task", "kind", "template", "pairs", "samples", "width", "level", "swaps", "tau", "dtype", "seed")
+GAMMA = 0.1  # a head is pure with 1 - gamma on one axis and gamma on the other
+
+
+def source_data(source: Profile | Dynamics, name: str) -> dict[str, Any]:
+    """All that the page shows of a profile or a series.
+
+    >>> source_data(Profile.load("profiles/smollm2"), "SmolLM2")["type"]             # doctest: +SKIP
+    'profile'
+    """
+    return profile_data(source, name) if isinstance(source, Profile) else series_data(source, name)
+
+
+def profile_data(profile: Profile, name: str) -> dict[str, Any]:
+    """Heads, frequencies, the table of swaps and the first prompt of a profile."""
+    about, tensors = profile.about, profile.tensors
+    heads: Any = profile.heads.assign(nth=profile.heads.groupby(["layer", "head"]).cumcount())
+    there = ~tensors["block_attention"][0].isnan().all(-1)  # some layers have fewer heads than the most
+    prompt = about["prompts"][0]
+    width = prompt["blocks"][0][1] - prompt["blocks"][0][0]
+    blocks = len(prompt["blocks"])
+    arrays: dict[str, Any] = {column: heads[column].to_numpy("f8") for column in HEADS}
+    arrays |= {"row": there.nonzero()[:, 0].numpy().astype("i4"), "head": heads["head"].to_numpy("i4")}
+    arrays["attention"] = (tensors["block_attention"][0, ..., :blocks][there] * width).float().numpy()
+    if "log_mass" in tensors:
+        arrays["mass"] = tensors["log_mass"][there].half().numpy()
+    frequencies, dense = dense_frequencies(heads, profile.frequencies)
+    rows = heads.assign(row=arrays["row"]).drop_duplicates("row")
+    return {
+        "type": "profile",
+        "name": name,
+        "sentences": profile_sentences(profile),
+        "warnings": about["warnings"],
+        "labels": _labels(heads),
+        "layers": rows["layer"].tolist(),
+        "kv_heads": heads["kv_head"].tolist(),
+        "thresholds": about["thresholds"],
+        "frequencies": frequencies,
+        "arrays": {key: encoded(values) for key, values in (arrays | dense).items()},
+        "blocks": blocks,
+        "table": about["table"],
+        "prompt": shown_prompt(prompt) | {"of": len(about["prompts"])},
+        "command": profile_command(about),
+        "about": {key: about[key] for key in REPEATED if key in about},
+    }
+
+
+def series_data(watched: Dynamics, name: str) -> dict[str, Any]:
+    """Every head at every step, accuracy by hops, and when each head became pure."""
+    last = watched.heads.query("query == 0").sort_values(["step", "layer", "head"])
+    steps = np.unique(last["step"])
+    first: Any = last[last["step"] == steps[0]].assign(nth=0)
+    arrays: dict[str, Any] = {column: last[column].to_numpy("f4") for column in SERIES}
+    arrays |= {"row": first["layer"].rank(method="dense").to_numpy("i4") - 1, "head": first["head"].to_numpy("i4")}
+    hops = sorted(set(watched.accuracy["hops"]))
+    shares: Any = watched.accuracy.sort_values(["step", "hops"])["accuracy"]
+    arrays["accuracy"] = shares.to_numpy("f4")
+    pure: Any = watched.purity[watched.purity["gamma"] == GAMMA]
+    return {
+        "type": "series",
+        "name": name,
+        "sentences": series_sentences(watched, GAMMA),
+        "warnings": [],
+        "labels": _labels(first),
+        "layers": sorted(set(first["layer"].tolist())),
+        "thresholds": {"high": HIGH, "low": LOW},
+        "steps": steps.tolist(),
+        "hops": hops,
+        "pure": {f"{row['layer']}.{row['head']}": row["step"] for row in pure.to_dict("records")},
+        "gamma": GAMMA,
+        "arrays": {key: encoded(values) for key, values in arrays.items()},
+        "command": series_command(watched.about),
+        "about": watched.about,
+    }
+
+
+def dense_frequencies(heads: Any, table: pd.DataFrame) -> tuple[list[int] | None, dict[str, np.ndarray]]:
+    """The table of frequencies as arrays (heads, F) in the order of the heads, NaN where a head has none."""
+    if table.empty:
+        return None, {}
+    keys = ["layer", "head", "nth"]  # a layer that runs several times has several rows
+    numbered: Any = table.assign(nth=table.groupby(["layer", "head", "frequency"]).cumcount())
+    found = list(dict.fromkeys(sorted(set(numbered["frequency"]), key=lambda number: (number == 0, number))))
+    index = pd.MultiIndex.from_frame(heads[keys])
+    dense = {}
+    for column in (*FREQUENCIES, "angle"):
+        wide = numbered.pivot(index=keys, columns="frequency", values=column).reindex(index)[found]
+        dense[f"frequency_{column}"] = wide.to_numpy("f4")
+    return [int(number) for number in found], dense
+
+
+def shown_prompt(prompt: dict[str, Any]) -> dict[str, Any]:
+    """The text of a prompt in pieces, each with the block that it belongs to; the last one is the query.
+
+    Without the text of the tokens, blocks are found by what they say; without that they are only numbered.
+    """
+    blocks, said = prompt["blocks"], prompt.get("tokens") or ()
+    pieces: list[dict[str, Any]] = []
+    if said:
+        ends = [0, *(edge for span in blocks for edge in span), len(said) - 1, len(said)]
+        members = {tuple(span): number for number, span in enumerate(blocks)}
+        for start, stop in pairwise(ends):
+            if start < stop:
+                pieces.append({"text": "".join(said[start:stop]), "block": members.get((start, stop))})
+    else:
+        text, at = prompt["text"], 0
+        labels = prompt["labels"] or ["" for _ in blocks]
+        for number, label in enumerate(labels):
+            found = text.find(label, at) if label else -1
+            if found > at:
+                pieces.append({"text": text[at:found], "block": None})
+            shown = label if found >= 0 else f" [block {number + 1}{': ' if label else ''}{label}] "
+            pieces.append({"text": shown, "block": number})
+            at = max(at, found + len(label))
+        pieces.append({"text": text[at:], "block": None})
+    return {
+        "pieces": pieces, "query": bool(said), "target": prompt["target"], "says": prompt.get("says", ""),
+        "tokens": len(prompt["ids"]),
+    }  # fmt: skip
+
+
+def profile_command(about: dict[str, Any]) -> str:
+    """The command that makes this profile again."""
+    settings = about["settings"]
+    if "task" not in settings:
+        return "ww.profile(model, prompts): made in Python with prompts of its own"
+    words = ["wherewhat", "profile", about["model"]]
+    if about.get("revision"):
+        words += ["--revision", about["revision"]]
+    for option in OPTIONS:
+        if settings.get(option) is not None:
+            words += [f"--{option}", str(settings[option])]
+    return shlex.join(words + (["--chat"] if settings.get("chat") else []))
+
+
+def series_command(about: dict[str, Any]) -> str:
+    models = about.get("models")
+    words = ["wherewhat", "dynamics", *(models or [f"runs/{about.get('task')}-{about.get('seed')}"])]
+    words += ["--prompts", str(about["prompts"]), "--tau", str(about["tau"])]
+    return shlex.join(words + (["--pairs", str(about["pairs"]), "--seed", str(about["seed"])] if models else []))
+
+
+def encoded(values: np.ndarray) -> dict[str, str]:
+    """Numbers as the page reads them: little-endian, base64, beside their type."""
+    kind = values.dtype.newbyteorder("<")
+    return {"type": kind.str[1:], "base64": base64.b64encode(np.ascontiguousarray(values, kind).tobytes()).decode()}
+
+
+def names_of(sources: Sequence[Profile | Dynamics], folders: Sequence[Path] | None = None) -> list[str]:
+    """A name for each, told apart by their folders or numbers where models are the same."""
+    names = [
+        Path(str(source.about["model"]).rstrip("/")).name.removesuffix(".gguf")
+        if isinstance(source, Profile)
+        else f"{source.about.get('task', 'series')}, seed {source.about.get('seed', 0)}"
+        for source in sources
+    ]
+    marks = [folder.name for folder in folders] if folders else [str(at + 1) for at in range(len(names))]
+    return [f"{name} ({mark})" if names.count(name) > 1 else name for name, mark in zip(names, marks, strict=True)]
+
+
+def _labels(heads: Any) -> list[str]:
+    """layer.head, and which run of a layer that runs several times."""
+    return [
+        f"{row['layer']}.{row['head']}" + (f"-{row['nth'] + 1}" if row["nth"] else "")
+        for row in heads.to_dict("records")
+    ]

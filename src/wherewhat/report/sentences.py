@@ -1,0 +1,108 @@
+"""What a profile, a series or a comparison says, in sentences written from the data."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from ..studies.compare import Comparison
+from ..studies.dynamics import Dynamics
+from ..studies.profile_file import Profile
+from .terminal import count
+
+
+def profile_sentences(profile: Profile) -> list[str]:
+    """How many heads look at what, whether the axes exclude each other, and what depth changes."""
+    return [kinds_sentence(profile), *exclusion_sentence(profile), *depth_sentence(profile)]
+
+
+def kinds_sentence(profile: Profile) -> str:
+    """The heads of each kind.
+
+    >>> kinds_sentence(profile)                                       # doctest: +SKIP
+    '154 of 270 heads look at where, 21 at what, 1 is unfocused, 94 are mixed.'
+    """
+    found = Counter(profile.heads["kind"])
+    where, what = found["where"], found["what"]
+    said = f"{where} of {count(len(profile.heads), 'head')} look{'s' if where == 1 else ''} at where, {what} at what"
+    for name in ("unfocused", "mixed"):
+        said += f", {found[name]} {'is' if found[name] == 1 else 'are'} {name}" if found[name] else ""
+    unmeasured = found["unmeasured"]
+    return said + (f"; {count(unmeasured, 'head')} could not be measured." if unmeasured else ".")
+
+
+def exclusion_sentence(profile: Profile) -> list[str]:
+    found = profile.about["correlation"]
+    r = found["r"]
+    if r is None:
+        return []
+    low, high = found["r_low"], found["r_high"]
+    reach = f"r = {_signed(r)}" + (f", {_signed(low)} to {_signed(high)}" if low is not None else "")
+    if r <= -0.5:
+        return [f"The two exclude each other ({reach})."]
+    return [f"The two {'tend to exclude each other' if r <= -0.2 else 'do not exclude each other here'} ({reach})."]
+
+
+def depth_sentence(profile: Profile) -> list[str]:
+    """Whether early and late layers look at different things, by the medians of the two halves."""
+    medians = profile.about["medians"]
+    halves = [one["median"] for axis in ("positional", "symbolic") for one in medians[axis]]
+    if None in halves or len(set(profile.heads["layer"])) < 2:
+        return []
+    early, late = halves[0] - halves[2], halves[1] - halves[3]
+    names = ["where" if gap > 0.2 else "what" if gap < -0.2 else "both" for gap in (early, late)]
+    if names[0] != names[1]:
+        return [f"Early layers look at {names[0]}, late ones at {names[1]}."]
+    if names[0] == "both":
+        return ["Early and late layers look at both alike."]
+    change = abs(late) - abs(early)
+    more = "" if abs(change) < 0.02 else f", late ones {'more' if change > 0 else 'less'} purely"
+    return [f"Early and late layers alike mostly look at {names[0]}{more}."]
+
+
+def series_sentences(watched: Dynamics, gamma: float) -> list[str]:
+    """Which heads became pure and when, and how well the model answers at the end."""
+    last = watched.heads[watched.heads["query"] == 0]
+    steps = np.unique(last["step"])
+    heads = int((last["step"] == steps[0]).sum())
+    said = [f"{count(heads, 'head')} over {count(len(steps), 'checkpoint')}, to step {steps[-1]:,}."]
+    for kind in ("where", "what"):
+        pure = watched.purity.query("gamma == @gamma and kind == @kind").sort_values("step").to_dict("records")
+        if not pure:
+            said.append(f"No head became pure at {kind}.")
+            continue
+        named = ", ".join(f"{one['layer']}.{one['head']} at step {one['step']:,}" for one in pure[:3])
+        rest = f" and {len(pure) - 3} more" if len(pure) > 3 else ""
+        said.append(f"{count(len(pure), 'head')} came to look purely at {kind}: {named}{rest}.")
+    final = watched.accuracy.query(f"step == {steps[-1]}").sort_values("hops")["accuracy"].tolist()
+    if final and not any(map(math.isnan, final)):
+        shares = ", ".join(f"{share:.0%}" for share in final)
+        hops = f"1 to {len(final)} hops" if len(final) > 1 else "the question"
+        said.append(f"At the end it answers {hops} right in {shares} of prompts.")
+    return said
+
+
+def comparison_sentences(found: Comparison, names: tuple[str, str]) -> list[str]:
+    """How the heads of a second profile differ from those of a first."""
+    about = found.about
+    said = [f"{warning[0].upper()}{warning[1:]}." for warning in about["warnings"]]
+    if found.heads is None:
+        return [*said, f"{about['not_matched'][0].upper()}{about['not_matched'][1:]}."]
+    clear = max(agreement["clear"] for agreement in about["agreement"].values())
+    correlated = [agreement["r"] for agreement in about["agreement"].values()]
+    if None not in correlated:
+        both = " and ".join(f"{_signed(r)} ({axis})" for axis, r in zip(about["agreement"], correlated, strict=True))
+        said.append(f"Their heads agree with r = {both}.")
+    moved = ", ".join(f"{row['layer']}.{row['head']}" for row in found.heads.head(3).to_dict("records"))
+    said.append(
+        f"{count(about['changed_kind'], 'head')} changed kind, {clear} moved on an axis by more than the prompts "
+        f"explain; from {names[0]} to {names[1]} most moved {moved}."
+    )
+    return said
+
+
+def _signed(value: float) -> str:
+    """Two digits with a real minus sign."""
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
