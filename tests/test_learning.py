@@ -1,0 +1,76 @@
+"""The reproduction of the learning dynamics on a task that is small in number only, and its findings in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from wherewhat.lab import Recipe, load_checkpoint
+from wherewhat.lab.train import accuracy_by_hops
+from wherewhat.studies.dynamics import Dynamics, purity_table
+from wherewhat.studies.learning import PUBLISHED, in_words, reproduce_learning
+from wherewhat.studies.multihop import train_task
+from wherewhat.tasks import TASKS, Number
+
+
+class Few(Number):
+    """The number task with a hundredth of its sequences."""
+
+    def splits(self, seed=0, total=4800):
+        return super().splits(seed, total)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setitem(TASKS, "number", Few)
+
+
+def test_all_tables_come_out_and_nothing_is_done_twice(few, tmp_path):
+    recipe = {"tasks": ("number",), "seeds": (3, 4), "recipe": lambda seed: Recipe(steps=2, batch=8, seed=seed)}
+    made = reproduce_learning(tmp_path, **recipe, prompts=(12, 5))
+    made.save(tmp_path / "results")
+    assert list(made.comparison["finding"]) == list(PUBLISHED["number"])
+    assert {"published", "seed 3", "seed 4"} <= set(made.comparison.columns)
+    assert len(made.heads) == 2 * 2 * 12  # seeds, checkpoints at 0 and 2, heads
+    expected = accuracy_by_hops(load_checkpoint(tmp_path / "number-4"), Few().splits()[2])
+    assert made.test.query("seed == 4")["accuracy"].tolist() == expected
+    assert Dynamics.load(tmp_path / "number-3" / "dynamics").about["prompts"] == 12
+    assert Dynamics.load(tmp_path / "number-4" / "dynamics").about["prompts"] == 5
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cells/*")}
+    again = reproduce_learning(tmp_path, **recipe, prompts=(12, 5))
+    pd.testing.assert_frame_equal(again.heads, pd.read_parquet(tmp_path / "results" / "dynamics-heads.parquet"))
+    assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cells/*")}
+
+
+def test_findings_are_told_as_the_paper_tells_them():
+    steps, layers = np.arange(0, 250, 50), np.arange(4)
+    since = {1: 50, 0: 150, 2: 100}  # layer: pure from this step on; 0 and 1 positional, 2 symbolic, 3 never
+    rows = []
+    for step in steps:
+        for layer in layers:
+            pure = step >= since.get(layer, 1000)
+            where, what = ((0.97, 0.02) if layer < 2 else (0.02, 0.97)) if pure else (0.5, 0.5)
+            rows.append({"step": step, "query": 0, "layer": layer, "head": 0, "positional": where, "symbolic": what})
+    heads = pd.DataFrame(rows).assign(mean_frequency=lambda frame: frame["layer"] * 10.0)
+    accuracy = pd.DataFrame(
+        {"step": step, "hops": hops, "accuracy": 1.0 if step >= 100 * hops else 0.1}
+        for step in steps
+        for hops in (1, 2, 3)
+    )
+    said = in_words(Dynamics(heads, accuracy, purity_table(heads), {}))
+    assert said == {
+        "pure positional, gamma 0.1": "layers 0-1",
+        "pure symbolic, gamma 0.1": "layer 2",
+        "positional heads in the order in which they became pure": "1 0",
+        "pure positional, gamma 0.05": "layers 0-1",
+        "pure symbolic, gamma 0.05": "layer 2",
+        "step at which 1, 2, 3, 4 hops are learnt": "100 200 never",
+        "mean frequency ID by layer": "0 10 20 30",
+    }
+
+
+def test_the_command_goes_on_with_what_is_there(few, tmp_path, run, refuse):
+    train_task("number", tmp_path / "number-0", Recipe(steps=2, batch=8))
+    refuse("holds another run", "reproduce", "dynamics", "-o", tmp_path, "--seeds", 1)
+    refuse("no paper 'dynamo'", "reproduce", "dynamo", "-o", tmp_path)
