@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 import wherewhat as ww
-from handmade_lab import index_head, retrieval_head
 from wherewhat.studies.roles import accuracy_without, attention_on_path, roles
 from wherewhat.tasks import Letter, Number
+from wherewhat.theory.constructions import t_index, t_retrieval
 
 
 def scores_of(model, tokens: torch.Tensor) -> torch.Tensor:
@@ -17,7 +17,7 @@ def scores_of(model, tokens: torch.Tensor) -> torch.Tensor:
 
 def test_a_head_built_as_index_is_found() -> None:
     task = Number()
-    model, sequences = index_head(task), task.sample(400)
+    model, sequences = t_index(task).transformer, task.sample(400)
     found = roles(model, sequences, scores_of(model, sequences.tokens)).iloc[0]
     assert found["role"] == "Index"
     assert found["last_next"] > 0.95
@@ -29,7 +29,7 @@ def test_a_head_built_as_index_is_found() -> None:
 
 def test_a_head_built_as_retrieval_is_found() -> None:
     task = Letter()
-    model, sequences = retrieval_head(task), task.sample(400)
+    model, sequences = t_retrieval(task).transformer, task.sample(400)
     found = roles(model, sequences, scores_of(model, sequences.tokens)).iloc[0]
     assert found["role"] == "Retrieval"
     assert found["last_next"] > 0.95
@@ -40,7 +40,7 @@ def test_a_head_built_as_retrieval_is_found() -> None:
 def test_attention_on_the_path_is_what_softmax_gives() -> None:
     """Against rows read off one at a time."""
     task = Letter()
-    model, sequences = retrieval_head(task), task.sample(40, seed=2)
+    model, sequences = t_retrieval(task).transformer, task.sample(40, seed=2)
     with torch.no_grad():
         for value in model.parameters():
             value += 0.02 * torch.randn(value.shape, generator=torch.Generator().manual_seed(1))
@@ -55,7 +55,7 @@ def test_attention_on_the_path_is_what_softmax_gives() -> None:
 
 def test_ablation_leaves_the_model_as_it_was() -> None:
     task = Number()
-    model, sequences = index_head(task), task.sample(50)
+    model, sequences = t_index(task).transformer, task.sample(50)
     before = model(sequences.tokens)
     accuracy_without(model, sequences, 0, 0, "zero")
     assert torch.equal(model(sequences.tokens), before)
