@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .capture import capture, load, load_tokenizer
+    from .capture.gate import gate
     from .core.measure import entropy, exclusion, frequency_use, score, score_frequencies
     from .core.trace import Trace
     from .errors import BadInput, NotMeasurable
@@ -33,6 +34,7 @@ __all__ = [
     "entropy",
     "exclusion",
     "frequency_use",
+    "gate",
     "load",
     "load_tokenizer",
     "profile",
@@ -43,6 +45,7 @@ __all__ = [
 # Where each name comes from; it is fetched when it is first asked for, so that `--help` need not wait for torch.
 _HOMES = {
     "capture": "capture load load_tokenizer",
+    "capture.gate": "gate",
     "core.measure": "entropy exclusion frequency_use score score_frequencies",
     "core.trace": "Trace",
     "errors": "BadInput NotMeasurable",

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from ..core.rotation import Rotation
 from ..core.trace import AttentionLayer
 from ..errors import NotMeasurable
-from .hook import Record, Recorder, implementation, last_logits_only, quiet_evaluation, recording
+from .hook import Record, Recorder, gates, implementation, last_logits_only, quiet_evaluation, recording
 from .probe import Turn, hypotheses_of, measure, shifts_within, stated_angles, stretches_of
 
 # What is tolerated: differences of attention logits as a share of their spread, of keys as a share of the largest, of
@@ -65,11 +65,15 @@ class Position:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What the self-check found: how position acts on each attention call, in order, and the largest deviations."""
+    """What the self-check found: how position acts on each attention call, in order, and the largest deviations.
+
+    `calls` tells them apart: the module, the layer that was running, and the number of query heads.
+    """
 
     positions: tuple[Position, ...]
     deviation: dict[str, float]
     absolute: bool
+    calls: tuple[tuple[nn.Module, int | None, int], ...]
 
 
 @dataclass(frozen=True)
@@ -102,11 +106,12 @@ _certificates: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Certificate
 
 
 def certify(model: PreTrainedModel, length: int, again: bool = False) -> Certificate:
-    """The certificate of a model, from memory if neither implementation, dtype, device nor angles have changed since.
+    """The certificate of a model, from memory if implementation, dtype, device, angles and gates are as they were.
 
     Angles that depend on the length of the prompt are those in force at this one.
     """
-    key = (model.config._attn_implementation, model.dtype, model.device, *angles_in_force(model, length))
+    frozen = gates[model].frozen_by if model in gates else ()
+    key = (model.config._attn_implementation, model.dtype, model.device, frozen, *angles_in_force(model, length))
     known = _certificates.setdefault(model, {})
     if again or key not in known:
         known[key] = examine(model, length)
@@ -134,6 +139,7 @@ def examine(model: PreTrainedModel, length: int) -> Certificate:
 
     # By their norm: half precision leaves single logits of a large vocabulary far from where they were.
     deviation = {"logits": _largest([float((logits - own_logits).norm() / own_logits.norm())])}
+    calls = tuple((record.module, record.layer, record.queries.shape[1]) for record in records)
     nowhere = tuple(Position(Rotation.none(record.keys.shape[-1], record.keys.device)) for record in records)
     deviation["attention"] = _largest(
         _row_difference(where.layer(record), prompt.tokens, own, model.dtype)
@@ -142,7 +148,7 @@ def examine(model: PreTrainedModel, length: int) -> Certificate:
     _accept(model, deviation, "attention", "attention rows rebuilt from queries and keys differ from the model's own")
     _accept(model, deviation, "logits", "the model's logits change when its attention is captured")
     if embeds_positions(model, own_rows[0][0], prompt):
-        return Certificate(nowhere, deviation, absolute=True)
+        return Certificate(nowhere, deviation, absolute=True, calls=calls)
 
     positions, deviation["keys"] = measure_positions(model, prompt, length, records)
     _accept(model, deviation, "keys", "keys turned by the measured angles differ from the model's own")
@@ -152,7 +158,7 @@ def examine(model: PreTrainedModel, length: int) -> Certificate:
         "logits are more than query times key of one token each, as contents exchanged by hand show: they differ from "
         "the placement table",
     )  # fmt: skip
-    return Certificate(positions, deviation, absolute=False)
+    return Certificate(positions, deviation, absolute=False, calls=calls)
 
 
 def measure_positions(

@@ -1,4 +1,5 @@
-"""The way into a Hugging Face model: an attention function of our own that records what it is given and then attends.
+"""The ways into a Hugging Face model: an attention function of our own that records what it is given and then attends,
+and visitors around whichever function the model has.
 
 Nearly every family asks `AttentionInterface` for its attention function and `AttentionMaskInterface` for its mask;
 the few that do not have a way in of their own in `legacy`.
@@ -7,16 +8,19 @@ the few that do not have a way in of their own in `legacy`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
 from ..errors import NotMeasurable
@@ -24,6 +28,38 @@ from . import legacy
 
 # The name must not contain "sdpa" or "flex": transformers would run capability checks of its own on it.
 NAME = "wherewhat"
+
+
+@runtime_checkable
+class Visitor(Protocol):
+    """Who is let into every call of attention: it sees queries and keys, and then outputs, and may change them."""
+
+    layer: int | None  # which layer of the model is running
+
+    def enter(
+        self, module: nn.Module, query: Tensor, key: Tensor, /, *, scaling: float | None = None, **facts: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Queries (B, H, Q, D) and keys (B, K, T, D) to attend with; those given, if nothing is to change."""
+        ...
+
+    def leave(self, module: nn.Module, output: Tensor, /) -> Tensor:
+        """What the heads put out (B, H, Q, E); the one given, if nothing is to change."""
+        ...
+
+
+@runtime_checkable
+class Gate(Visitor, Protocol):
+    """A visitor that changes a model for a while."""
+
+    modules: Set[nn.Module]  # the attention modules of its model
+
+    @property
+    def frozen_by(self) -> tuple[int, ...]:
+        """Which changes to the rotation are in force."""
+        ...
+
+
+gates: WeakKeyDictionary[nn.Module, Gate] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -48,6 +84,14 @@ class Recorder:
     past: int = 0  # tokens that are not run again: their keys come from a cache
     layer: int | None = None
     records: list[Record] = field(default_factory=list)
+    gate: Gate | None = None  # one that comes after the recorder, which still records what the gate makes of it
+
+    def enter(self, module: nn.Module, query: Tensor, key: Tensor, /, **facts: Any) -> tuple[Tensor, Tensor]:
+        self.add(module, *(query, key) if self.gate is None else self.gate.enter(module, query, key), **facts)
+        return query, key
+
+    def leave(self, _: nn.Module, output: Tensor, /) -> Tensor:
+        return output
 
     def add(
         self,
@@ -100,6 +144,7 @@ def recording(model: PreTrainedModel, recorder: Recorder) -> Iterator[None]:
             stack.enter_context(counting_layers(model, recorder))
             ways_in = legacy.ways_into(model)
             stack.enter_context(implementation(model, "sdpa" if ways_in else NAME))
+            recorder.gate = gates.get(model) if ways_in else None
             for way_in in ways_in:
                 stack.enter_context(way_in(recorder))
             yield
@@ -108,12 +153,55 @@ def recording(model: PreTrainedModel, recorder: Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def counting_layers(model: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Tell the recorder which layer runs: attention modules do not always know, and some serve several layers."""
+def gating(model: PreTrainedModel, gate: Gate) -> Iterator[None]:
+    """Within this context the gate stands before and after every call of the model's own attention function."""
+    with ExitStack() as stack:
+        stack.enter_context(counting_layers(model, gate))
+        stack.enter_context(as_gated(model))
+        for way_in in legacy.ways_into(model):
+            stack.enter_context(way_in(gate))
+        if not gates:
+            vars(ALL_ATTENTION_FUNCTIONS)["get_interface"] = _visited_interface
+        gates[model] = gate
+        try:
+            yield
+        finally:
+            del gates[model]
+            if not gates:
+                del vars(ALL_ATTENTION_FUNCTIONS)["get_interface"]
+
+
+@contextmanager
+def as_gated(model: PreTrainedModel) -> Iterator[None]:
+    """The attention implementation under which a model is gated: its own, but sdpa for Falcon."""
+    with implementation(model, "sdpa") if legacy.ways_into(model) else nullcontext():
+        yield
+
+
+def _visited_interface(name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+    """The attention function that a module asks for, with the gate of its model around it."""
+    attention = AttentionInterface.get_interface(ALL_ATTENTION_FUNCTIONS, name, default)
+
+    def visited(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+        gate = next((gate for gate in gates.values() if module in gate.modules), None)
+        if gate is None:
+            return attention(module, query, key, value, *args, **kwargs)
+        entered = gate.enter(module, query, key)
+        if entered[0].shape != query.shape and kwargs.get("scaling") is None:
+            kwargs["scaling"] = query.shape[-1] ** -0.5
+        output, weights = attention(module, *entered, value, *args, **kwargs)
+        return gate.leave(module, output.transpose(1, 2)).transpose(1, 2), weights
+
+    return visited
+
+
+@contextmanager
+def counting_layers(model: nn.Module, visitor: Visitor) -> Iterator[None]:
+    """Tell the visitor which layer runs: attention modules do not always know, and some serve several layers."""
 
     def entering(number: int) -> Callable[..., None]:
         def enter(*_: object) -> None:
-            recorder.layer = number
+            visitor.layer = number
 
         return enter
 

@@ -1,5 +1,5 @@
 """Ways into the few families that do not ask the attention interface: GPT-J, CodeGen, GPT-NeoX-Japanese, GPT-Neo,
-Falcon, BLOOM and MPT. Each is a context manager that feeds the recorder and leaves the module as it was.
+Falcon, BLOOM and MPT. Each is a context manager that lets a visitor in and leaves the module as it was.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from .hook import Recorder
+from ..errors import NotMeasurable
 
-WayIn = Callable[["Recorder"], AbstractContextManager[None]]
+if TYPE_CHECKING:
+    from .hook import Visitor
+
+WayIn = Callable[["Visitor"], AbstractContextManager[None]]
 
 
 def ways_into(model: nn.Module) -> list[WayIn]:
@@ -34,7 +36,7 @@ def ways_into(model: nn.Module) -> list[WayIn]:
 
 
 @contextmanager
-def _through_attn(module: Any, recorder: Recorder) -> Iterator[None]:
+def _through_attn(module: Any, visitor: Visitor) -> Iterator[None]:
     """Families with a method `_attn(query, key, value, attention_mask)`; their scale is an attribute.
 
     GPT-Neo has no scale, and a mask of its own for the layers that see a window.
@@ -42,14 +44,15 @@ def _through_attn(module: Any, recorder: Recorder) -> Iterator[None]:
     original, patched = module._attn, vars(module).get("_attn")
     scale = float(getattr(module, "scale_attn", None) or getattr(module, "norm_factor", 1))
 
-    def recorded(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
+    def visited(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
         mask, tokens = attention_mask, key.shape[2]
         if isinstance(window := getattr(module, "bias", None), Tensor) and window.dtype == torch.bool:
             mask = window[:, :, tokens - query.shape[2] : tokens, :tokens]
-        recorder.add(module, query, key, scaling=1 / scale, mask=mask)
-        return original(query, key, value, attention_mask)
+        query, key = visitor.enter(module, query, key, scaling=1 / scale, mask=mask)
+        output, weights = original(query, key, value, attention_mask)
+        return visitor.leave(module, output), weights
 
-    module._attn = recorded
+    module._attn = visited
     try:
         yield
     finally:
@@ -59,21 +62,36 @@ def _through_attn(module: Any, recorder: Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def _through_sdpa(module: nn.Module, recorder: Recorder) -> Iterator[None]:
+def _through_sdpa(module: nn.Module, visitor: Visitor) -> Iterator[None]:
     """Falcon calls torch's attention by its full name, so the function is replaced while the module runs."""
-    original = nn.functional.scaled_dot_product_attention
+    before: list[Callable[..., Tensor]] = []
+    visits: list[torch.Size] = []
 
-    def recorded(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **rest: Any) -> Tensor:
-        recorder.add(module, query, key, scaling=rest.get("scale"), mask=attn_mask)
-        return original(query, key, value, attn_mask=attn_mask, **rest)
+    def visited(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **rest: Any) -> Tensor:
+        visits.append(query.shape)
+        entered = visitor.enter(module, query, key, scaling=rest.get("scale"), mask=attn_mask)
+        if entered[0].shape != query.shape:
+            rest["scale"] = rest.get("scale") or query.shape[-1] ** -0.5
+        return visitor.leave(module, before[-1](*entered, value, attn_mask=attn_mask, **rest))
 
     def enter(*_: object) -> None:
-        nn.functional.scaled_dot_product_attention = recorded
+        visits.clear()
+        before.append(nn.functional.scaled_dot_product_attention)
+        nn.functional.scaled_dot_product_attention = visited
 
     def leave(*_: object) -> None:
-        nn.functional.scaled_dot_product_attention = original
+        if before:
+            nn.functional.scaled_dot_product_attention = before.pop()
 
-    handles = [module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)]
+    def look(*_: object) -> None:
+        if not visits:
+            raise NotMeasurable("Falcon can be captured and gated with sdpa attention only, without output_attentions")
+
+    handles = [
+        module.register_forward_pre_hook(enter),
+        module.register_forward_hook(leave, always_call=True, prepend=True),  # the last to enter leaves first
+        module.register_forward_hook(look),
+    ]
     try:
         yield
     finally:
@@ -83,39 +101,43 @@ def _through_sdpa(module: nn.Module, recorder: Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def _through_bloom(module: Any, recorder: Recorder) -> Iterator[None]:
+def _through_bloom(module: Any, visitor: Visitor) -> Iterator[None]:
     """BLOOM: queries and keys from the fused projection, ALiBi and mask from the module's arguments."""
+    leave = partial(_leave, visitor, module, module.num_heads)
 
-    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], fused: Tensor) -> None:
+    def visit(fused: Tensor) -> Tensor:
         query, key, _ = module._reshape(fused)
         given = arguments[0]
         key = _after_past(key, given["layer_past"], module)
         alibi = given["alibi"].unflatten(0, (len(query), -1)) * module.beta  # B H 1 T
-        recorder.add(
+        changed, _ = visitor.enter(
             module, query, key, scaling=module.inv_norm_factor, mask=given["attention_mask"], position_bias=alibi
         )
+        if changed is query:
+            return fused
+        parts = fused.unflatten(-1, (module.num_heads, 3, -1)).clone()
+        parts[..., 0, :] = changed.transpose(1, 2)
+        return parts.flatten(2)
 
-    with _arguments_of(module, "hidden_states", "residual", "alibi", "attention_mask", "layer_past") as arguments:
-        handle = module.query_key_value.register_forward_hook(record, with_kwargs=True)
-        try:
-            yield
-        finally:
-            handle.remove()
+    names = ("hidden_states", "residual", "alibi", "attention_mask", "layer_past")
+    with _arguments_of(module, *names) as arguments, _between(module.query_key_value, visit, module.dense, leave):
+        yield
 
 
 @contextmanager
-def _through_mpt(module: Any, recorder: Recorder) -> Iterator[None]:
+def _through_mpt(module: Any, visitor: Visitor) -> Iterator[None]:
     """MPT: the same, with a boolean mask that is true where nothing may be seen."""
+    leave = partial(_leave, visitor, module, module.n_heads)
 
-    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], fused: Tensor) -> None:
+    def visit(fused: Tensor) -> Tensor:
         if module.clip_qkv:
             fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
-        query, key, _value = (part.unflatten(2, (module.n_heads, -1)).transpose(1, 2) for part in fused.chunk(3, dim=2))
+        query, key, _ = (part.unflatten(2, (module.n_heads, -1)).transpose(1, 2) for part in fused.chunk(3, dim=2))
         given = arguments[0]
         key = _after_past(key, given["past_key_values"], module)
         bias, mask = given["position_bias"], given["attention_mask"]
         tokens = key.shape[2]
-        recorder.add(
+        changed, _ = visitor.enter(
             module,
             query,
             key,
@@ -123,13 +145,36 @@ def _through_mpt(module: Any, recorder: Recorder) -> Iterator[None]:
             mask=None if mask is None else ~mask.bool(),
             position_bias=None if bias is None else bias[None, :, -tokens:, -tokens:],
         )
+        if changed is query:
+            return fused
+        queries = changed.transpose(1, 2).flatten(2)
+        return torch.cat([queries, fused[..., queries.shape[-1] :]], -1)
 
-    with _arguments_of(module, "hidden_states", "position_bias", "past_key_values", "attention_mask") as arguments:
-        handle = module.Wqkv.register_forward_hook(record, with_kwargs=True)
-        try:
-            yield
-        finally:
+    names = ("hidden_states", "position_bias", "past_key_values", "attention_mask")
+    with _arguments_of(module, *names) as arguments, _between(module.Wqkv, visit, module.out_proj, leave):
+        yield
+
+
+@contextmanager
+def _between(
+    inward: nn.Module, visit: Callable[[Tensor], Tensor], outward: nn.Module, leave: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
+    """Change what the projection inward puts out, and what the one outward is given."""
+    handles = [
+        inward.register_forward_hook(lambda _module, _args, output: visit(output)),
+        outward.register_forward_pre_hook(lambda _, args: (leave(args[0]), *args[1:])),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
             handle.remove()
+
+
+def _leave(visitor: Visitor, module: nn.Module, heads: int, outputs: Tensor) -> Tensor:
+    """Show the visitor the outputs of all heads (B, T, H * E) one by one."""
+    by_head = outputs.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return visitor.leave(module, by_head).transpose(1, 2).flatten(2)
 
 
 def _after_past(key: Tensor, past: Any, module: Any) -> Tensor:

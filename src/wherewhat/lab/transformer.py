@@ -119,6 +119,7 @@ class Transformer(nn.Module):
             if isinstance(part, nn.Linear) and part.bias is not None:
                 nn.init.zeros_(part.bias)
         self._waves: dict[tuple[object, ...], Tensor] = {}
+        self._changes: list[Callable[[int, Attend], Attend]] = []  # of how it attends, in force at the moment
 
     @property
     def device(self) -> torch.device:
@@ -154,15 +155,24 @@ class Transformer(nn.Module):
 
     @contextmanager
     def attending(self, change: Callable[[int, Attend], Attend]) -> Iterator[None]:
-        """Within this context layer l attends through `change(l, its own way)`; afterwards as ever."""
-        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        """Within this context layer l attends through `change(l, its own way)`; afterwards as before.
+
+        Of several contexts the first to be entered is the first to see queries and keys, and the last to see outputs.
+        """
+        self._changes.append(change)
         try:
-            for layer, block in enumerate(blocks):
-                block.attend = change(layer, block.attend)
+            self._lay_out_attention()
             yield
         finally:
-            for block in blocks:
-                vars(block).pop("attend", None)
+            self._changes.remove(change)
+            self._lay_out_attention()
+
+    def _lay_out_attention(self) -> None:
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        for layer, block in enumerate(blocks):
+            vars(block).pop("attend", None)
+            for change in reversed(self._changes):
+                block.attend = change(layer, block.attend)
 
     @torch.no_grad()
     def trace(self, input_ids: Int[Tensor, "B T"], positions: Sequence[int]) -> Trace:
