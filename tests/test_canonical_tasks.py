@@ -54,9 +54,9 @@ def test_the_published_definitions() -> None:
     """Retrieval binds distinct symbols; induction repeats them and wants the last; sizes as in the recipe."""
     symbols = Retrieval().sample(500).tokens[:, :-1] // 16
     assert all(len(row.unique()) == 16 for row in symbols)
-    repeated = Induction().sample(500).tokens[:, :-1] // 16
+    repeated = Induction(symbols=12).sample(500).tokens[:, :-1] // 16
     assert all(len(row.unique()) < 16 for row in repeated)
-    assert (Index().vocabulary, Retrieval().vocabulary, Induction().vocabulary) == (32, 272, 136)
+    assert (Index().vocabulary, Retrieval().vocabulary, Induction().vocabulary) == (32, 272, 272)
     assert (Index().answers, Retrieval().answers, Induction(attributes=5).answers) == (16, 16, 5)
     assert find_last_pair("a1 b2 a3 c4 a".split()) == 2
     assert find_index("c b a d 2".split()) == 1
@@ -75,11 +75,11 @@ def test_places_and_answers_are_balanced_and_the_rest_is_uniform(task: LookupTas
         symbols, asked = prompts.tokens[:, :-1] // 16, prompts.tokens[:, -1:] - task.contents
         before = torch.arange(16) < prompts.places[:, None]
         same = (symbols == asked)[before]
-        assert abs(same.double().mean() - 1 / 8) < 5 * (1 / 8 * 7 / 8 / len(same)) ** 0.5
+        assert abs(same.double().mean() - 1 / 16) < 5 * (1 / 16 * 15 / 16 / len(same)) ** 0.5
         after = torch.arange(16) > prompts.places[:, None]
-        counts = torch.bincount(((symbols - asked) % 8)[after], minlength=8).double()
+        counts = torch.bincount(((symbols - asked) % 16)[after], minlength=16).double()
         assert counts[0] == 0
-        assert (counts[1:] - counts.sum() / 7).abs().max() < 5 * (counts.sum() / 7) ** 0.5
+        assert (counts[1:] - counts.sum() / 15).abs().max() < 5 * (counts.sum() / 15) ** 0.5
 
 
 @pytest.mark.parametrize("task", DEFAULT)

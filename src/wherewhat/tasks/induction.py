@@ -22,7 +22,6 @@ class Induction(Retrieval):
     ('b5 b1 a5 a7 a8 b', tensor(0), tensor(1))
     """
 
-    symbols: int = 8
     name: ClassVar[str] = "induction"
 
     @property
