@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -21,14 +22,18 @@ settings.load_profile("wherewhat")
 WEIGHTS = Path(os.environ.get("WHEREWHAT_WEIGHTS", Path(__file__).parents[2] / "shared" / "weights"))
 
 
+def missing(reason: str) -> NoReturn:
+    """Something that a test needs is not there: the test is skipped, and fails under CI."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 def weights(name: str) -> Path:
-    """The path of some real weights; the test is skipped without them, and fails without them under CI."""
+    """The path of some real weights."""
     path = WEIGHTS / name
     if not path.exists():
-        reason = f"no weights at {path}: set WHEREWHAT_WEIGHTS to the folder that holds {name}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing(f"no weights at {path}: set WHEREWHAT_WEIGHTS to the folder that holds {name}")
     return path
 
 

@@ -18,6 +18,7 @@ export function colours() {
   found = {
     where, what, neutral, ink,
     layer: interpolateRgb(early, late),
+    shade: interpolateRgb(read("paper"), read("shade")),
     ramps: {
       difference: steps(between),
       positional: steps(interpolateRgb(neutral, where)),
@@ -30,6 +31,16 @@ export function colours() {
 }
 
 export const forgetColours = () => (found = null);
+
+let widths = new WeakMap();
+
+/** Measure every place for a figure at once: a browser lays the page out anew for each look after a change. */
+export function measure(root) {
+  widths = new WeakMap();
+  for (const body of root.querySelectorAll(".body")) widths.set(body, body.clientWidth);
+}
+
+export const widthOf = (body) => widths.get(body) || 320;
 
 export function canvas(label, { interactive = false, name = "" } = {}) {
   const svg = create("svg").attr("aria-label", label).attr("data-figure", name);
@@ -48,6 +59,9 @@ export function frame(svg, width, height, margin) {
 export const layer = (group, name) => group.selectAll(`:scope > g.${name}`).data([0]).join("g").attr("class", name);
 
 export function axes(group, x, y, width, height, { across, up, ticks = 5, upTicks = 5, format = null, upFormat = null }) {
+  const looks = JSON.stringify([x.domain(), x.range(), y.domain(), y.range(), across, up]);
+  if (group.property("axes") === looks) return; // text is what takes a browser longest
+  group.property("axes", looks);
   const bottom = axisBottom(x).ticks(ticks).tickSize(4).tickPadding(4);
   if (format) bottom.tickFormat(format);
   layer(group, "across").attr("transform", `translate(0,${height})`).call(bottom).call(clean)

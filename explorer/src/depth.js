@@ -3,7 +3,7 @@
 import { extent } from "d3-array";
 import { scaleLinear, scaleLog } from "d3-scale";
 import { area, line } from "d3-shape";
-import { axes, canvas, circle, frame, layer, placeOf, square, unit } from "./chart.js";
+import { axes, canvas, circle, frame, layer, placeOf, square, unit, widthOf } from "./chart.js";
 import { legend } from "./over.js";
 import { quartiles } from "./source.js";
 import { change, store } from "./store.js";
@@ -40,7 +40,7 @@ export function depth(source) {
 
   function draw() {
     const lower = bounds ? BOUND : 0;
-    const { group, width, height } = frame(svg, shown.body.clientWidth || 460, 270 + lower, { ...MARGIN, bottom: MARGIN.bottom + lower });
+    const { group, width, height } = frame(svg, widthOf(shown.body), 270 + lower, { ...MARGIN, bottom: MARGIN.bottom + lower });
     svg.attr("aria-label", "Median positional and symbolic score of each layer, with the middle half of its heads");
     const last = Math.max(1, source.layers.length - 1);
     const x = scaleLinear([0, last], [0, width]);

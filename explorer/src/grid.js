@@ -1,6 +1,6 @@
 // Layers down, heads across: the whole model as cells.
 
-import { canvas, cells, circle, colours, cross, frame, key, layer, placeOf, square } from "./chart.js";
+import { canvas, cells, circle, colours, cross, frame, key, layer, placeOf, square, widthOf } from "./chart.js";
 import { change, choose, light, store } from "./store.js";
 import { announce, choices, count, csvFile, panel, svgFile, tip } from "./ui.js";
 import { headRows, moveWith, sentence, tipOf } from "./words.js";
@@ -39,7 +39,7 @@ export function grid(source) {
     column = [];
     for (const heads of columns) heads.forEach((at, place) => (column[at] = place));
     const words = source.steps && source.width <= 2 ? 130 : 0;
-    const available = (shown.body.clientWidth || 500) - MARGIN.left - MARGIN.right - words;
+    const available = widthOf(shown.body) - MARGIN.left - MARGIN.right - words;
     const rows = source.layers.length;
     size = { width: Math.min(74, available / source.width), height: Math.min(26, Math.max(5, 470 / rows)) };
     const across = size.width * source.width;

@@ -1,7 +1,7 @@
 // The whole model by frequency and layer; for a series, every head by step.
 
 import { max } from "d3-array";
-import { canvas, cells, colours, frame, key, layer, placeOf } from "./chart.js";
+import { canvas, cells, colours, frame, key, layer, placeOf, widthOf } from "./chart.js";
 import { scaled } from "./grid.js";
 import { middle } from "./source.js";
 import { change, choose, store } from "./store.js";
@@ -21,7 +21,7 @@ function heatmap({ id, title, hint, name, modes, rows, columns, rowTitle, column
 
   function draw() {
     const tall = Math.min(20, Math.max(3.5, 330 / rows.length));
-    const { group, width, height } = frame(svg, shown.body.clientWidth || 460, rows.length * tall + MARGIN.top + MARGIN.bottom, MARGIN);
+    const { group, width, height } = frame(svg, widthOf(shown.body), rows.length * tall + MARGIN.top + MARGIN.bottom, MARGIN);
     size = { width: width / columns.length, height: tall };
     const gap = size.width > 7 && tall > 7 ? 1 : 0;
     const list = [];

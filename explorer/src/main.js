@@ -1,6 +1,6 @@
 // The page: a header written from the data, one or two columns of linked views, keys, the address.
 
-import { forgetColours } from "./chart.js";
+import { forgetColours, measure } from "./chart.js";
 import { depth } from "./depth.js";
 import { film } from "./film.js";
 import { grid } from "./grid.js";
@@ -29,18 +29,19 @@ function build() {
   const main = h("main", { class: shown.length > 1 ? "two" : "one" });
   for (const { source, views } of columns) {
     const title = shown.length > 1 ? [h("h2", { class: "whose" }, source.name), h("p", { class: "says" }, ...said(source.sentences.join(" ")))] : [];
-    main.append(h("div", { class: `column ${source.type}` }, ...title, ...views.map((view) => view.element)));
+    const column = h("div", { class: `column ${source.type} ${source.width > 2 ? "wide" : "slim"}` }, ...title, ...views.map((view) => view.element));
+    column.style.gridRow = `span ${title.length + Math.max(...columns.map((one) => one.views.length))}`; // panels stand beside each other
+    main.append(column);
   }
   root.replaceChildren(header(shown), ...(reel ? [reel.element] : []), main);
+  measure(root);
   draw();
 }
 
 function viewsOf(source) {
-  const views = [plane(source), grid(source), head(source), depth(source)];
-  if (source.frequencies) views.push(frequencyHeat(source));
-  if (source.steps) views.push(stepHeat(source));
-  if (source.prompt) views.push(prompt(source));
-  return [...views, provenance(source)];
+  const top = source.steps ? [plane(source), grid(source), stepHeat(source), head(source)] : [plane(source), grid(source), head(source)];
+  const rest = [source.frequencies ? frequencyHeat(source) : null, source.prompt ? prompt(source) : null].filter(Boolean);
+  return [...top, depth(source), ...rest, provenance(source)];
 }
 
 function header(shown) {
@@ -127,7 +128,7 @@ addEventListener("hashchange", () => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (forgetColours(), draw()));
 let wide = innerWidth;
 addEventListener("resize", () => {
-  if (innerWidth !== wide) requestAnimationFrame(draw);
+  if (innerWidth !== wide) requestAnimationFrame(() => (measure(root), draw()));
   wide = innerWidth;
 });
 

@@ -3,7 +3,7 @@
 import { extent, max } from "d3-array";
 import { scaleLinear } from "d3-scale";
 import { line } from "d3-shape";
-import { axes, canvas, circle, colours, frame, layer, placeOf, square, unit } from "./chart.js";
+import { axes, canvas, circle, colours, frame, layer, placeOf, square, unit, widthOf } from "./chart.js";
 import { middle } from "./source.js";
 import { change, store } from "./store.js";
 import { count, csvFile, number, panel, svgFile, tip } from "./ui.js";
@@ -54,7 +54,7 @@ export function scoreLines(source) {
   function draw(at) {
     head = at;
     const bars = source.steps ? 0 : USE;
-    const { group, width, height } = frame(svg, shown.body.clientWidth || 380, 292, { ...MARGIN, bottom: MARGIN.bottom + bars });
+    const { group, width, height } = frame(svg, widthOf(shown.body), 292, { ...MARGIN, bottom: MARGIN.bottom + bars });
     svg.attr("aria-label", `Positional and symbolic score of ${named(source, at)} by ${word}`);
     const x = scaleLinear(source.steps ? extent(ids) : [0.5, ids.length + 0.5], [0, width]);
     const y = unit(height, 0);
@@ -126,7 +126,7 @@ export function planePath(source) {
 
   function draw(at) {
     head = at;
-    const full = Math.min(shown.body.clientWidth || 300, 300);
+    const full = Math.min(widthOf(shown.body), 300);
     const margin = { ...MARGIN, top: 10 };
     const size = full - margin.left - margin.right;
     const { group } = frame(svg, full, size + margin.top + margin.bottom, margin);
@@ -164,7 +164,7 @@ export function focusLines(source) {
 
   function draw(at) {
     head = at;
-    const { group, width, height } = frame(svg, shown.body.clientWidth || 300, 292, MARGIN);
+    const { group, width, height } = frame(svg, widthOf(shown.body), 292, MARGIN);
     const highest = max(source.array("mean_frequency")) || 1;
     const [x, y] = [scaleLinear(extent(ids), [0, width]), unit(height, 0)];
     axes(group, x, y, width, height, { across: "step of training", up: "share of the largest", ticks: width / 60, format: thousands });

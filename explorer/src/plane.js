@@ -1,7 +1,7 @@
 // Every head at (positional, symbolic): where, what, both or neither.
 
 import { line } from "d3-shape";
-import { axes, canvas, colours, frame, layer, placeOf, unit } from "./chart.js";
+import { axes, canvas, colours, frame, layer, placeOf, unit, widthOf } from "./chart.js";
 import { change, choose, light, store } from "./store.js";
 import { announce, csvFile, panel, svgFile, tip } from "./ui.js";
 import { headRows, moveWith, sentence, tipOf } from "./words.js";
@@ -21,7 +21,7 @@ export function plane(source) {
 
   function draw() {
     const state = store.state;
-    const full = Math.min(shown.body.clientWidth || 480, 560);
+    const full = Math.min(widthOf(shown.body), 560);
     const { group, width } = frame(svg, full, full + MARGIN.bottom - 46, MARGIN);
     const height = width;
     svg.attr("height", height + MARGIN.top + MARGIN.bottom).attr("viewBox", `0 0 ${full} ${height + MARGIN.top + MARGIN.bottom}`);

@@ -1,6 +1,7 @@
 // What the model read: blocks outlined, query and answer marked, shaded by the chosen head's attention.
 
 import { max } from "d3-array";
+import { colours } from "./chart.js";
 import { store } from "./store.js";
 import { csvFile, h, panel, percent } from "./ui.js";
 
@@ -16,7 +17,7 @@ export function prompt(source) {
     mark.append(...(piece.block === target && says ? answerIn(piece.text.slice(lead.length), says) : [piece.text.slice(lead.length) || "␣"]));
     if (last) mark.append(h("small", {}, "query"));
     if (piece.block !== null) {
-      mark.dataset.block = piece.block;
+      mark.dataset.tip = "";
       spans[piece.block] = mark;
     }
     text.append(lead, mark);
@@ -31,10 +32,10 @@ export function prompt(source) {
     const at = chosen();
     const attention = at === undefined ? null : source.attention(at);
     const top = attention ? max(attention) || 1 : 1;
+    const shadeOf = colours().shade;
     spans.forEach((span, block) => {
-      const share = attention ? attention[block] : 0;
-      span.style.setProperty("--shade", Number.isNaN(share) ? "0" : (share / top).toFixed(3));
-      span.dataset.tip = attention ? `Block ${block + 1}: ${percent(share)} of the attention of head ${source.labels[at]}` : `Block ${block + 1}`;
+      span.style.backgroundColor = attention && attention[block] ? shadeOf(attention[block] / top) : "";
+      span.explain = () => (attention ? `Block ${block + 1}: ${percent(attention[block])} of the attention of head ${source.labels[at]}` : `Block ${block + 1}`);
     });
     const whole = attention ? attention.reduce((sum, share) => sum + (Number.isNaN(share) ? 0 : share), 0) : 0;
     const shade = attention ? ` The darker, the more head ${source.labels[at]} attends to it: ${percent(top)} at most, ${percent(whole)} on all blocks together.` : "";

@@ -12,9 +12,15 @@ export function change(part) {
   const before = store.state;
   store.state = { ...before, ...part };
   for (const listener of store.listeners) listener(store.state, before);
-  const hash = writeHash(store.state);
+  clearTimeout(writing);
+  writing = setTimeout(writeAddress, 150); // browsers write an address slowly, and not more often than a film has pictures
+}
+
+let writing;
+
+function writeAddress() {
   try {
-    history.replaceState(null, "", hash || location.pathname + location.search);
+    history.replaceState(null, "", writeHash(store.state) || location.pathname + location.search);
   } catch {} // a page inside a notebook has no address of its own
 }
 

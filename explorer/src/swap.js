@@ -1,7 +1,7 @@
 // Attention on the blocks before and after two of them change places: mass stays, or follows.
 
 import { max } from "d3-array";
-import { canvas, frame, layer, placeOf } from "./chart.js";
+import { canvas, frame, layer, placeOf, widthOf } from "./chart.js";
 import { swapped } from "./source.js";
 import { change, store } from "./store.js";
 import { csvFile, h, number, panel, percent, svgFile, tip } from "./ui.js";
@@ -34,7 +34,7 @@ export function swap(source) {
     head = at;
     shown.element.classList.toggle("empty", at === undefined);
     if (at === undefined) {
-      svg.selectAll("*").remove();
+      svg.attr("aria-label", "No head is chosen").selectAll("*").remove();
       verdict.textContent = "Choose a head to see where its attention goes.";
       return;
     }
@@ -44,13 +44,13 @@ export function swap(source) {
     [i, j] = asked && asked.every((block) => block >= 0 && block < table.size) && asked[0] !== asked[1] ? asked : [now.indexOf(Math.max(...now)), now.indexOf(Math.min(...now))];
     if (i === j) j = (i + 1) % table.size;
     made = swapped(table, i, j);
-    picks.forEach((select, end) => (select.value = String([i, j][end])));
+    picks.forEach((select, end) => select.selectedIndex === [i, j][end] || (select.selectedIndex = [i, j][end]));
     figure(at);
     verdict.replaceChildren(...words());
   }
 
   function figure(at) {
-    const { group, width, height } = frame(svg, shown.body.clientWidth || 380, 226, MARGIN);
+    const { group, width, height } = frame(svg, widthOf(shown.body), 226, MARGIN);
     svg.attr("aria-label", `Attention of head ${source.labels[at]} on ${made.before.length} blocks, before and after swapping ${title(source.table[i])} and ${title(source.table[j])}`);
     const top = Math.max(max(made.before), max(made.after), 1e-12);
     const half = height / 2 - 9;

@@ -52,13 +52,18 @@ export function said(text) {
 }
 
 let bubble;
+let told = { text: null, size: null }; // what the bubble says, and how large that makes it
 
 export function tip(content, x, y) {
   bubble ??= document.body.appendChild(h("div", { class: "tip", role: "tooltip", hidden: true }));
-  bubble.hidden = content === null;
+  const text = content?.join("\n") ?? null;
+  if (text !== told.text) {
+    bubble.hidden = content === null;
+    if (content) bubble.replaceChildren(...content.map((line, at) => h("div", { class: at ? "" : "first" }, line)));
+    told = { text, size: content && bubble.getBoundingClientRect() };
+  }
   if (content === null) return;
-  bubble.replaceChildren(...content.map((line, at) => h("div", { class: at ? "" : "first" }, line)));
-  const { width, height } = bubble.getBoundingClientRect();
+  const { width, height } = told.size;
   const left = Math.min(x + 14, innerWidth - width - 8);
   bubble.style.left = `${Math.max(8, left)}px`;
   bubble.style.top = `${y + 18 + height > innerHeight ? y - height - 10 : y + 18}px`;
@@ -70,7 +75,7 @@ export function explainTerms(root) {
     const term = event.target.closest?.("[data-tip]");
     if (!term) return;
     const { left, bottom } = term.getBoundingClientRect();
-    tip([term.dataset.tip], left, bottom - 12);
+    tip([term.explain?.() ?? term.dataset.tip], left, bottom - 12);
   };
   root.addEventListener("pointerover", show);
   root.addEventListener("focusin", show);

@@ -87,7 +87,7 @@ def series_sentences(watched: Dynamics, gamma: float) -> list[str]:
 def comparison_sentences(found: Comparison, names: tuple[str, str]) -> list[str]:
     """How the heads of a second profile differ from those of a first."""
     about = found.about
-    said = [f"{warning[0].upper()}{warning[1:]}." for warning in about["warnings"]]
+    said = [f"Mind that {warning}." for warning in about["warnings"]]
     if found.heads is None:
         return [*said, f"{about['not_matched'][0].upper()}{about['not_matched'][1:]}."]
     clear = max(agreement["clear"] for agreement in about["agreement"].values())
