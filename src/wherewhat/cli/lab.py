@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from .canonical import decoupling
 from .shared import AsJson, Seed, TrustRemoteCode, quiet_libraries, stoppable
 
 app = typer.Typer()
@@ -123,16 +124,17 @@ def dynamics(
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="dynamics.")],
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="dynamics or decoupling.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for runs and tables.")] = Path("runs"),
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds a task.")] = 2,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds a task.", show_default="2 | decoupling: 5")] = None,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a paper's experiments again and put what is found beside what was published.
 
     dynamics: both multi-hop tasks, trained in full (about 25 minutes a run on 2 cores) and scored at every
-    checkpoint. Whatever is in the folder already is not done again.
+    checkpoint. decoupling: one head for each of 32 angles on three tasks, with figures (some minutes).
+    Whatever is in the folder already is not done again.
 
     [bold]Example:[/bold] wherewhat reproduce dynamics -o runs
     """
@@ -143,13 +145,16 @@ def reproduce(
     from ..report.terminal import progress_bar, training_bar
     from ..studies.learning import reproduce_learning
 
-    if paper != "dynamics":
-        raise BadInput(f"no paper {paper!r}: dynamics")
+    if paper not in ("dynamics", "decoupling"):
+        raise BadInput(f"no paper {paper!r}: dynamics, decoupling")
     use_threads(threads)
+    if paper == "decoupling":
+        decoupling(output, seeds or 5, as_json)
+        return
     screen = Console(stderr=True, quiet=as_json, markup=False)
     with stoppable(f"what was done in {output} is kept; the same command goes on"):
         with training_bar(screen) as training, progress_bar(screen) as progress:
-            made = reproduce_learning(output, range(seeds), training=training, progress=progress)
+            made = reproduce_learning(output, range(seeds or 2), training=training, progress=progress)
         made.save(output / "results")
     if as_json:
         print(json.dumps({name: table.to_dict("records") for name, table in made.small_tables().items()}))

@@ -63,13 +63,18 @@ def save_figure(profiles: Sequence[Profile], name: str, path: str | Path) -> Non
 
     >>> save_figure([Profile.load("profiles/smollm2")], "plane", "plane.pdf")       # doctest: +SKIP
     """
+    save_drawn(path, lambda: draw(profiles, name))
+
+
+def save_drawn(path: str | Path, drawing: Callable[[], Figure]) -> None:
+    """Write what is drawn in the style of the package, all or nothing."""
     path = Path(path)
     kind = path.suffix.removeprefix(".").lower()
     if kind not in METADATA:
         raise BadInput(f"{path}: a figure is written as .png, .pdf or .svg")
     content = BytesIO()
     with mpl.rc_context(STYLE):
-        draw(profiles, name).savefig(content, format=kind, metadata=METADATA[kind])
+        drawing().savefig(content, format=kind, metadata=METADATA[kind])
     write_atomically(path, content.getvalue())
 
 
@@ -85,7 +90,7 @@ def draw(profiles: Sequence[Profile], name: str) -> Figure:
 
 def plane(profiles: Sequence[Profile]) -> Figure:
     """Every head at (positional, symbolic), coloured by layer, larger the fewer keys it looks at."""
-    figure = _figure(4.4 * len(profiles), 5.3)
+    figure = new_figure(4.4 * len(profiles), 5.3)
     for axes, profile in zip(np.atleast_1d(figure.subplots(1, len(profiles))), profiles, strict=True):
         heads: Any = profile.heads.dropna(subset=["positional", "symbolic"])
         if heads.empty:
@@ -116,7 +121,7 @@ def heatmaps(profiles: Sequence[Profile]) -> Figure:
         for name in ("positional", "symbolic")
     }
     rows, columns = tables["positional"].shape
-    figure = _figure(3 * min(3.2, max(1.7, 0.16 * columns + 0.8)), min(8.0, max(2.6, 0.15 * rows + 1.5)))
+    figure = new_figure(3 * min(3.2, max(1.7, 0.16 * columns + 0.8)), min(8.0, max(2.6, 0.15 * rows + 1.5)))
     panels = (
         ("looks at where", "positional score", tables["positional"], TOWARDS_WHERE, 0.0),
         ("looks at what", "symbolic score", tables["symbolic"], TOWARDS_WHAT, 0.0),
@@ -147,7 +152,7 @@ def frequencies(profiles: Sequence[Profile]) -> Figure:
     if table.empty:
         why = "level prompt has no" if profiles[0].about["level"] == "prompt" else "nothing turns in this model, so no"
         raise BadInput(f"{_model(profiles[0])}: {why} frequencies to draw")
-    figure = _figure(5.6, 3.8)
+    figure = new_figure(5.6, 3.8)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     _medians(upper, table, "frequency", _model(profiles[0]))
     use = table.groupby("frequency")["use_norm"].mean()
@@ -160,7 +165,7 @@ def frequencies(profiles: Sequence[Profile]) -> Figure:
 
 def layers(profiles: Sequence[Profile]) -> Figure:
     """Median score of the heads of each layer, with the middle half of them."""
-    figure = _figure(5.6, 3.0)
+    figure = new_figure(5.6, 3.0)
     axes = figure.subplots()
     _medians(axes, profiles[0].heads, "layer", _model(profiles[0]))
     axes.set(xlabel="layer")
@@ -176,7 +181,8 @@ FIGURES: dict[str, Callable[[Sequence[Profile]], Figure]] = {
 }
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure that needs no screen; inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -129,14 +129,13 @@ def sweep(
         before = cells.index(cell) * recipe.steps
         return train_cell(cell, lambda step: progress(cell.setting.name, before + step, total))
 
-    parts = [
-        _tables(cell, result) for cell, result in zip(cells, run_cells(_cells(folder), cells, compute), strict=True)
-    ]
+    results = run_cells(None if folder is None else Path(folder) / "cells", cells, compute, "sweeps")
+    parts = [_tables(cell, result) for cell, result in zip(cells, results, strict=True)]
     return Sweeps(*(pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True)))
 
 
 def train_cell(cell: SweepCell, progress: Callable[[int], None] = lambda step: None) -> dict[str, Tensor]:
-    """Accuracy (steps, S, A), by place (S, N, A); keys (steps, V, C, A) and queries of the first seed; scores (S, A)."""
+    """Accuracy (looks, S, A), by place (S, N, A), scores (S, A); keys and queries of one seed (looks, V, C, A)."""
     task = CANONICAL[cell.setting.task](symbols=cell.setting.symbols)
     angles = torch.tensor([[angle_of(number)] for number in cell.frequencies], dtype=torch.float64)
     if cell.setting.still:
@@ -194,10 +193,6 @@ def _tables(cell: SweepCell, result: dict[str, Tensor]) -> tuple[pd.DataFrame, .
     for table in (members, training, positions, trajectories):
         table["angle"] = BASE ** (-(table["frequency"] - 1) / FREQUENCIES)
     return tuple(table.assign(**about) for table in (members, training, positions, trajectories))
-
-
-def _cells(folder: str | Path | None) -> Path | None:
-    return None if folder is None else Path(folder) / "cells"
 
 
 def _path(prefix: str | Path, table: str) -> Path:

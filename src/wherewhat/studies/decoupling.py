@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,12 +23,40 @@ SETTINGS = (
     Setting("induction", still=True),
     Setting("induction", symbols=8),
 )
-FAST, SLOW = 0.17, 0.03  # angles from which on, and up to which, a pure task is learnt or not
-LEARNT, FAILED = 0.99, 0.4
-MIXED = 0.95  # of partial induction, which no single angle should exceed
-MODERATE = (0.03, 0.08)  # second angles with which partial induction is learnt
 KEPT = {("index", 7), ("index", 13), ("retrieval", 17)}  # whose keys and queries are kept over training
 SIGNIFICANT = 0.01
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Accuracy, a mean over seeds, at every angle of a range: at least or at most so much."""
+
+    words: str
+    setting: Setting
+    angles: tuple[float, float]
+    at_least: float = 0.0
+    at_most: float = 1.0
+
+    def against(self, means: Any) -> dict[str, Any]:
+        """The angle that comes closest to breaking the claim, or breaks it most."""
+        seen = means[(means["setting"] == self.setting.name) & means["angle"].between(*self.angles)]
+        worst = seen.nlargest(1, "accuracy") if self.at_most < 1 else seen.nsmallest(1, "accuracy")
+        row = worst.to_dict("records")[0]
+        found = f"{row['accuracy']:.1%} at ID {row['frequency']} (angle {row['angle']:.2g})"
+        return {"claim": self.words, "found": found, "holds": self.at_least <= row["accuracy"] <= self.at_most}
+
+
+INDEX, RETRIEVAL, ONE_ANGLE, TWO_ANGLES, FEW_SYMBOLS = SETTINGS
+CLAIMS = (
+    Claim("Index: at least 99 % from angle 0.17", INDEX, (0.17, 1.0), at_least=0.99),
+    Claim("Index: below 40 % up to angle 0.03", INDEX, (0.0, 0.03), at_most=0.4),
+    Claim("Retrieval: at least 99 % up to angle 0.03", RETRIEVAL, (0.0, 0.03), at_least=0.99),
+    Claim("Retrieval: below 40 % from angle 0.17", RETRIEVAL, (0.17, 1.0), at_most=0.4),
+    Claim("Partial induction, any single angle: at most 95 %", ONE_ANGLE, (0.0, 1.0), at_most=0.95),
+    Claim("Partial induction, angles (0, 0.03 to 0.08): at least 99 %", TWO_ANGLES, (0.03, 0.08), at_least=0.99),
+    Claim("Partial induction with 8 symbols, any single angle: at most 95 %", FEW_SYMBOLS, (0.0, 1.0), at_most=0.95),
+)
+BENDS = (("index", 1, "a U"), ("retrieval", -1, "an inverse U"))
 
 
 @dataclass(frozen=True)
@@ -57,66 +86,41 @@ def reproduce_decoupling(
     made = sweep(SETTINGS, folder, frequencies=frequencies, seeds=seeds, recipe=recipe, progress=progress)
     moving = made.trajectories
     chosen = [pair in KEPT for pair in zip(moving["setting"], moving["frequency"], strict=True)]
-    made = Sweeps(made.members, made.training, made.positions, moving[chosen].reset_index(drop=True))
+    made = Sweeps(made.members, made.training, made.positions, moving.iloc[np.flatnonzero(chosen)])
     bent = curvature(made.positions)
     return Decoupling(made, findings(made.members, bent), bent)
 
 
 def curvature(positions: pd.DataFrame) -> pd.DataFrame:
-    """How accuracy bends over the places, a row a setting and frequency: the mean over seeds of the quadratic term of
-    a least-squares parabola over places from -1 to 1, and the p of a two-sided t-test over seeds that it is 0.
+    """How accuracy bends over the places, a row a setting and frequency.
 
-    >>> places = [{"setting": "s", "frequency": 1, "seed": seed, "place": place, "accuracy": (place - 2) ** 2 + seed % 2}
-    ...           for seed in range(4) for place in (1, 2, 3)]
-    >>> curvature(pd.DataFrame(places))[["setting", "frequency", "bend"]].to_dict("records")
-    [{'setting': 's', 'frequency': 1, 'bend': 1.0}]
+    `bend` is the quadratic term of a least-squares parabola over places from -1 to 1, the mean over seeds; `p` that
+    of a two-sided t-test over seeds that it is 0.
+
+    >>> accuracy = [1.0, 0.1, 1.0, 0.9, 0.0, 0.7]
+    >>> places = pd.DataFrame({"place": [1, 2, 3] * 2, "seed": [0] * 3 + [1] * 3, "accuracy": accuracy})
+    >>> curvature(places.assign(setting="index", frequency=13)).round(2).to_dict("records")
+    [{'setting': 'index', 'frequency': 13, 'bend': 0.85, 'error': 0.05, 'p': 0.04}]
     """
-    rows = []
-    for (setting, frequency), table in positions.groupby(["setting", "frequency"]):
-        by_seed = table.pivot(index="place", columns="seed", values="accuracy")
-        x = np.linspace(-1, 1, len(by_seed))
-        bends = np.polynomial.polynomial.polyfit(x, by_seed.to_numpy(), 2)[2].round(12)
-        still = len(bends) < 2 or np.ptp(bends) == 0
-        p = (0.0 if bends[0] else 1.0) if still else stats.ttest_1samp(bends, 0).pvalue
-        rows.append({"setting": setting, "frequency": frequency, "bend": bends.mean(), "bends": bends.tolist(), "p": p})
-    return pd.DataFrame(rows)
+    wide: Any = positions.pivot(index=["setting", "frequency", "seed"], columns="place", values="accuracy")
+    x = np.linspace(-1, 1, wide.shape[1])
+    bends = pd.Series(np.polynomial.polynomial.polyfit(x, wide.to_numpy().T, 2)[2], wide.index)
+    over_seeds = bends.groupby(["setting", "frequency"], sort=False)
+    table = pd.DataFrame({"bend": over_seeds.mean(), "error": over_seeds.sem()})
+    t = table["bend"].abs() / table["error"]
+    return table.assign(p=2 * stats.t.sf(t, over_seeds.size() - 1)).reset_index()
 
 
 def findings(members: pd.DataFrame, bent: pd.DataFrame) -> pd.DataFrame:
     """What was claimed, what was found, and whether the claim holds."""
-    means = members.groupby(["setting", "frequency"], as_index=False)[["accuracy", "angle"]].mean()
-    index, retrieval, one, two, few = (means.query("setting == @name") for name in (s.name for s in SETTINGS))
-    rows = []
-
-    def claim(
-        words: str, table: pd.DataFrame, condition: str, low: float | None = None, high: float | None = None
-    ) -> None:
-        seen = table.query(condition) if condition else table
-        worst = seen.nsmallest(1, "accuracy") if low is not None else seen.nlargest(1, "accuracy")
-        for row in worst.to_dict("records"):
-            holds = row["accuracy"] >= low if low is not None else row["accuracy"] <= (high or 0)
-            found = f"{row['accuracy']:.1%} at ID {row['frequency']} (angle {row['angle']:.4f})"
-            rows.append({"claim": words, "found": found, "holds": bool(holds)})
-
-    claim(f"Index: at least 99 % from angle {FAST}", index, f"angle >= {FAST}", low=LEARNT)
-    claim(f"Index: below 40 % up to angle {SLOW}", index, f"angle <= {SLOW}", high=FAILED)
-    claim(f"Retrieval: at least 99 % up to angle {SLOW}", retrieval, f"angle <= {SLOW}", low=LEARNT)
-    claim(f"Retrieval: below 40 % from angle {FAST}", retrieval, f"angle >= {FAST}", high=FAILED)
-    claim("Partial induction, one angle: at most 95 %", one, "", high=MIXED)
-    claim(
-        f"Partial induction, angles (0, {MODERATE[0]} to {MODERATE[1]}): at least 99 %", two,
-        f"{MODERATE[0]} <= angle <= {MODERATE[1]}", low=LEARNT,
-    )  # fmt: skip
-    claim("Partial induction with 8 symbols, one angle: at most 95 %", few, "", high=MIXED)
-    for task, sign, shape, part in (("index", 1, "a U", SLOW), ("retrieval", -1, "an inverse U", FAST)):
-        # Between learnt and at chance: where the angle is just too slow, or just too fast, for the task.
-        between = means.query("setting == @task and 0.3 < accuracy < 0.95")
-        seen = bent.merge(between, on=["setting", "frequency"])
+    means: Any = members.groupby(["setting", "frequency"], as_index=False)[["accuracy", "angle"]].mean()
+    rows = [claim.against(means) for claim in CLAIMS]
+    for task, sign, shape in BENDS:
+        # Half learnt: the angle is just too slow, or just too fast, for the task.
+        seen = bent.merge(means.query("setting == @task and 0.3 < accuracy < 0.95"), on=["setting", "frequency"])
         as_said = seen[(np.sign(seen["bend"]) == sign) & (seen["p"] < SIGNIFICANT)]
         ids = ", ".join(map(str, as_said["frequency"])) or "none"
-        rows.append({
-            "claim": f"{task.capitalize()} half learnt: accuracy by place is {shape}",
-            "found": f"p < {SIGNIFICANT} at {len(as_said)} of {len(seen)} IDs: {ids}",
-            "holds": len(as_said) == len(seen) > 0,
-        })  # fmt: skip
+        found = f"p < {SIGNIFICANT} at {len(as_said)} of {len(seen)} IDs: {ids}"
+        words = f"{task.capitalize()} half learnt: accuracy by place is {shape}"
+        rows.append({"claim": words, "found": found, "holds": len(as_said) == len(seen) > 0})
     return pd.DataFrame(rows)

@@ -1,0 +1,80 @@
+"""Commands in which frequency is a knob."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .shared import AsJson, stoppable
+
+app = typer.Typer()
+
+
+@app.command()
+def sweep(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="index, retrieval or induction.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for what is trained.")] = Path("runs/sweeps"),
+    still: Annotated[bool, typer.Option("--still", help="Give every head a second plane, of angle 0.")] = False,
+    symbols: Annotated[int, typer.Option(min=2, help="Different symbols.")] = 16,
+    frequency: Annotated[
+        list[int] | None, typer.Option(help="Frequency ID, 1 to 32; may be given again.", show_default="all 32")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds an angle.")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 3000,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts a step.")] = 256,
+    rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 3e-2,
+    as_json: AsJson = False,
+) -> None:
+    """Train one head for every angle on a canonical task, all at once, and see which angles can learn it.
+
+    Angles are 10000^(-(ID-1)/32). A sweep that is in the folder already is not trained again.
+
+    [bold]Example:[/bold] wherewhat sweep index --frequency 1 --frequency 7 --frequency 13 --seeds 2
+    """
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from ..lab.ensemble import RECIPE
+    from ..report.canonical import show_sweeps
+    from ..report.terminal import progress_bar
+    from ..studies.canonical import FREQUENCIES, Setting
+    from ..studies.canonical import sweep as run_sweep
+
+    recipe = replace(RECIPE, steps=steps, batch=batch, rate=rate)
+    with stoppable(), progress_bar(Console(stderr=True, quiet=as_json, markup=False)) as progress:
+        made = run_sweep(
+            [Setting(task, symbols, still)], output, frequencies=frequency or range(1, FREQUENCIES + 1),
+            seeds=range(seeds), recipe=recipe, progress=progress,
+        )  # fmt: skip
+    if as_json:
+        print(json.dumps(made.members.to_dict("records")))
+    else:
+        show_sweeps(made, Console(highlight=False, markup=False))
+
+
+def decoupling(output: Path, seeds: int, as_json: bool) -> None:
+    """`reproduce decoupling`: every setting trained, tables and figures saved, claims beside findings."""
+    from rich.console import Console
+
+    from ..report.canonical import show_decoupling
+    from ..report.canonical_figures import FIGURES
+    from ..report.figures import save_drawn
+    from ..report.terminal import progress_bar
+    from ..studies.decoupling import reproduce_decoupling
+
+    screen = Console(stderr=True, quiet=as_json, markup=False)
+    with stoppable(f"what was done in {output} is kept; the same command goes on"), progress_bar(screen) as progress:
+        made = reproduce_decoupling(output, range(seeds), progress=progress)
+    made.sweeps.save(output / "results" / "decoupling")
+    for name, draw in FIGURES.items():
+        save_drawn(output / "results" / f"decoupling-{name}.png", lambda draw=draw: draw(made.sweeps))
+    if as_json:
+        tables = {"findings": made.findings, "curvature": made.curvature, "members": made.sweeps.members}
+        print(json.dumps({name: table.to_dict("records") for name, table in tables.items()}))
+    else:
+        show_decoupling(made, Console(highlight=False, markup=False))
+        screen.print(f"Tables and figures saved in {output / 'results'}")
