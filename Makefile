@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench dist architectures clean
+.PHONY: demo test check bench dist page architectures clean
 
 demo: $(READY)
 	$(BIN)/wherewhat demo
@@ -22,6 +22,10 @@ bench: $(READY)
 
 dist: $(READY)
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
+# The script of the explorer, bundled from explorer/src; needs node.
+page:
+	cd explorer && npm ci --silent && npm run --silent build
 
 architectures: $(READY)
 	$(BIN)/python tools/architectures.py

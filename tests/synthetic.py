@@ -40,7 +40,8 @@ def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, 
     }  # fmt: skip
     middle = [{"median": 0.9, "low": 0.8, "high": 1.0}] * 2
     about = {
-        "model": "models/random", "level": "keys", "tau": 1e-4, "settings": {"weights": "0", "prompts": "0", "level": "keys"},
+        "model": "models/random", "level": "keys", "tau": 1e-4,
+        "settings": {"weights": "0", "prompts": "0", "level": "keys"},
         "thresholds": {"high": 0.8, "low": 0.2}, "correlation": {"r": -0.5, "r_low": -0.6, "r_high": -0.4, "p": 0.01},
         "medians": {"positional": middle, "symbolic": middle}, "accuracy": None, "answer_probability": None,
         "sinks": {"share": 0.1, "largest_in_a_block": 0.0}, "swaps": None, "sensitivity": [], "warnings": [],
@@ -49,7 +50,8 @@ def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, 
         "table": [{"first": at, "last": at, "label": label} for at, label in enumerate(labels)],
         "prompts": [prompt] * prompts,
     }  # fmt: skip
-    tensors = {"block_attention": attention, "log_mass": (torch.rand(layers, heads, blocks, blocks) / 4 / blocks).log().half()}
+    mass = torch.rand(layers, heads, blocks, blocks) / 4 / blocks
+    tensors = {"block_attention": attention, "log_mass": mass.log().half()}
     tensors |= {axis: torch.rand(prompts, layers, heads) for axis in ("positional", "symbolic")}
     return Profile(table, pd.DataFrame(turning), about, tensors)
 

@@ -395,3 +395,35 @@ def test_the_page_opens_and_answers_at_once(show, layers, heads, frequencies):
         times.append(spent() - before)
         assert page.inner_text("[data-panel=head] h2") == f"Head {int(part * layers)}.{int(part * heads)}"
     assert sorted(times)[len(times) // 2] < 50, times
+
+
+def test_firefox_shows_the_same(profile, tmp_path):
+    path = shutil.which("firefox-esr") or shutil.which("firefox")
+    if path is None:
+        missing("no Firefox: apt-get install firefox-esr")
+    driver = pytest.importorskip("marionette_driver.marionette", exc_type=ImportError)  # not for Python 3.13 and newer
+    from marionette_driver import By, Wait
+    from marionette_driver.keys import Keys
+
+    row = lonely(profile.heads)
+    file = tmp_path / "page.html"
+    file.write_text(explorer_html([profile]), encoding="utf-8")
+    quiet = {"workspace": str(tmp_path), "gecko_log": str(tmp_path / "gecko.log")}
+    firefox = driver.Marionette(bin=path, headless=True, startup_timeout=120, **quiet)
+    try:
+        firefox.start_session()
+        firefox.navigate(f"{file.as_uri()}#h={row['layer']}.{row['head']}")
+        Wait(firefox, timeout=60).until(lambda one: one.execute_script("return document.documentElement.dataset.ready"))
+        shown = firefox.execute_script("return [...document.querySelectorAll('.facts b')].map(one => one.innerText)")
+        assert shown[:3] == [two(row["positional"]), two(row["symbolic"]), two(row["entropy"])]
+        grid = firefox.find_element(By.CSS_SELECTOR, "[data-figure=grid]")
+        firefox.execute_script("arguments[0].focus()", [grid])
+        key = Keys.ARROW_DOWN if row["layer"] < 4 else Keys.ARROW_UP
+        firefox.actions.sequence("key", "keys").key_down(key).key_up(key).perform()
+        there = firefox.find_element(By.CSS_SELECTOR, "[data-panel=head] h2").text
+        assert there == f"Head {row['layer'] + (1 if row['layer'] < 4 else -1)}.{row['head']}"
+        dots = firefox.execute_script("return document.querySelectorAll('.heads circle').length")
+        assert dots == len(profile.heads)
+    finally:
+        firefox.cleanup()
+        firefox.instance.profile.cleanup()

@@ -13,6 +13,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from synthetic import random_profile
+from wherewhat.report.explorer import explorer_html
+from wherewhat.studies.profile_file import Profile
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -38,6 +42,15 @@ def installed(tmp_path_factory):
     where = run(python, "-c", "import wherewhat; print(wherewhat.__file__)", cwd=folder)
     assert Path(where.stdout.strip()).is_relative_to(libraries)
     return folder / "fresh" / "bin"
+
+
+def test_a_report_is_written_from_the_wheel(installed, tmp_path):
+    """The script, the style and the template of the page are inside it."""
+    random_profile(2, 3, 4, blocks=5).save(tmp_path / "profile")
+    done = run(installed / "wherewhat", "report", "profile", "-o", "page.html", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page == explorer_html([Profile.load(tmp_path / "profile")])
 
 
 def test_the_demo_runs_from_the_wheel(installed, tmp_path):

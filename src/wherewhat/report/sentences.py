@@ -78,9 +78,10 @@ def series_sentences(watched: Dynamics, gamma: float) -> list[str]:
         said.append(f"{count(len(pure), 'head')} came to look purely at {kind}: {named}{rest}.")
     final = watched.accuracy.query(f"step == {steps[-1]}").sort_values("hops")["accuracy"].tolist()
     if final and not any(map(math.isnan, final)):
-        shares = ", ".join(f"{share:.0%}" for share in final)
+        shares = list(dict.fromkeys(f"{share:.0%}" for share in final))
+        each = shares[0] if len(shares) == 1 else ", ".join(f"{share:.0%}" for share in final)
         hops = f"1 to {len(final)} hops" if len(final) > 1 else "the question"
-        said.append(f"At the end it answers {hops} right in {shares} of prompts.")
+        said.append(f"At the end it answers {hops} right in {each} of prompts.")
     return said
 
 
