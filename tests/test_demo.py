@@ -40,7 +40,8 @@ def test_the_demo_shows_what_the_embedded_models_learnt(run, tmp_path):
     assert code == 0
     assert "number: from an integer m" in out
     assert "4 of 4 answers right" in out
-    assert str(tmp_path) in err
+    assert f"open {tmp_path / 'report.html'}" in err
+    assert "number, learning" in (tmp_path / "report.html").read_text()
     number, letter = (pd.read_parquet(tmp_path / name / "heads.parquet") for name in ("number", "letter"))
     assert list(number["kind"][1:4]) == ["where"] * 3
     assert list(number["kind"][5:]) == ["what"] * 7

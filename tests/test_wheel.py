@@ -57,4 +57,4 @@ def test_the_demo_runs_from_the_wheel(installed, tmp_path):
     done = run(installed / "wherewhat", "demo", "--prompts", "2", "--json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["number"]["accuracy"]["right"] == 2
-    assert len(pd.read_parquet(tmp_path / "profiles" / "letter" / "heads.parquet")) == 12
+    assert len(pd.read_parquet(tmp_path / "demo" / "letter" / "heads.parquet")) == 12

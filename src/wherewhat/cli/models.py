@@ -30,31 +30,39 @@ sensitivity warnings self_check""".split()
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the two profiles.")] = Path("profiles"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for profiles and page.")] = Path("demo"),
     prompts: Annotated[int, typer.Option(min=1, help="How many sequences of each task to measure on.")] = 64,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Profile the two small models that ship with wherewhat: one had to learn positions, the other had not.
 
+    Writes both profiles and report.html, a page to explore them, which also shows as a film how they learnt.
+
     [bold]Example:[/bold] wherewhat demo --prompts 200
     """
     quiet_libraries()
     from rich.console import Console
 
+    from ..files import write_atomically
+    from ..report.explorer import explorer_html
     from ..report.terminal import progress_bar, show_demo
     from ..studies.demo import demo as run_demo
 
     screen = Console(stderr=True, quiet=as_json, highlight=False, markup=False)
     with stoppable(), progress_bar(screen) as progress:
         models = run_demo(output, prompts, seed, progress)
+    sources = {shown.name: shown.profile for shown in models}
+    sources |= {f"{shown.name}, learning": shown.learning for shown in models}
+    page = output / "report.html"
+    write_atomically(page, explorer_html(list(sources.values()), list(sources)))
     if as_json:
         about = {shown.name: {name: shown.profile.about[name] for name in HEADLINES} for shown in models}
         heads = {shown.name: {"heads": shown.profile.heads.to_dict("records")} for shown in models}
-        print(json.dumps({name: about[name] | heads[name] for name in about} | {"folder": str(output)}))
+        print(json.dumps({name: about[name] | heads[name] for name in about} | {"report": str(page)}))
     else:
         show_demo(models, Console(highlight=False, markup=False))
-        screen.print(f"Profiles saved in {output}")
+        screen.print(f"Profiles saved in {output}; open {page} in a browser to explore them")
 
 
 @app.command()

@@ -16,6 +16,7 @@ from ..files import read_tensors, write_atomically
 from .transformer import Shape, Transformer
 
 WEIGHTS = Path(__file__).parent / "weights"
+SERIES = Path(__file__).parent / "series"  # how the embedded models learnt, as a study of their checkpoints saved it
 
 
 def read_run(folder: str | Path) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..lab import embedded
+from ..lab.checkpoint import SERIES
 from ..prompts import Prompt
 from ..tasks import TASKS
 from ..tasks.hops import HopTask, Sequences
+from .dynamics import Dynamics
 from .profile import Profile, profile
 
 TAUGHT = {
@@ -20,13 +22,14 @@ TAUGHT = {
 
 @dataclass(frozen=True)
 class Shown:
-    """An embedded model, what it was taught, and its profile."""
+    """An embedded model, what it was taught, its profile, and how it learnt."""
 
     name: str
     taught: str
     example: str
     answer: str
     profile: Profile
+    learning: Dynamics
 
 
 def demo(
@@ -50,19 +53,36 @@ def demo(
             progress=lambda _, done, total, name=name: progress(name, done, total),
         )  # fmt: skip
         example, answer = task.decode(sequences.tokens[0]), task.symbols[int(sequences.answers[0])]
-        made.append(Shown(name, taught, example, answer, found))
+        made.append(Shown(name, taught, example, answer, found, learning(name)))
     return made
 
 
 def prompts_of(task: HopTask, sequences: Sequences) -> list[Prompt]:
     """Sequences of a task as prompts: one token a block, the query last."""
     blocks = tuple((at, at + 1) for at in range(task.tokens - 1))
-    return [
-        Prompt(
-            ids=tuple(ids), blocks=blocks, text=task.decode(sequences.tokens[row]), answer=answer, target=path[hops],
-            choices=task.targets, labels=tuple(task.symbols[number] for number in ids[:-1]),
+    parts = zip(*(getattr(sequences, part).tolist() for part in ("tokens", "answers", "hops", "path")), strict=True)
+    prompts = []
+    for ids, answer, hops, path in parts:
+        said = [task.symbols[number] for number in ids]
+        prompts.append(
+            Prompt(
+                ids=tuple(ids),
+                blocks=blocks,
+                text=" ".join(said),
+                answer=answer,
+                target=path[hops],
+                choices=task.targets,
+                labels=tuple(said[:-1]),
+                tokens=tuple(f"{symbol} " for symbol in said),
+                says=task.symbols[answer],
+            )
         )
-        for row, (ids, answer, hops, path) in enumerate(
-            zip(*(getattr(sequences, part).tolist() for part in ("tokens", "answers", "hops", "path")), strict=True)
-        )
-    ]  # fmt: skip
+    return prompts
+
+
+def learning(name: str) -> Dynamics:
+    """How an embedded model learnt: its heads at every checkpoint, on 2,400 prompts.
+
+    >>> learning("number").purity.query("gamma == 0.1")                # doctest: +SKIP
+    """
+    return Dynamics.load(SERIES / name)
