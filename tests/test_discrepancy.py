@@ -18,6 +18,7 @@ from wherewhat.core.discrepancy import (
     retrieval_worst,
     temperature,
 )
+from wherewhat.errors import BadInput
 
 
 @given(st.lists(st.tuples(st.floats(-9, 9, width=32), st.integers(0, 3)), min_size=1, max_size=9))
@@ -47,6 +48,11 @@ def test_the_temperature_gives_the_weight_it_promises(behind, weight):
     assert (beta * logits).softmax(-1)[0] >= weight - 1e-12
     level = torch.tensor([0.0] + [-0.3] * (keys - 1), dtype=torch.float64)
     assert (temperature(0.3, keys, weight) * level).softmax(-1)[0].item() == pytest.approx(weight)
+
+
+def test_no_temperature_helps_a_logit_that_is_not_ahead():
+    with pytest.raises(BadInput, match="not ahead"):
+        temperature(0.0, keys=4)
 
 
 def index_discrepancies(length: int, angle: float) -> list[float]:

@@ -19,7 +19,7 @@ SMALL = {
     "two-angles": two_angles(Induction(8, 4, 4)),
     "forced-angle": forced_angle(Retrieval(8, 8, 4)),
     "t-index": t_index(Number(letters=20)),
-    "t-retrieval": t_retrieval(Letter(digits=2)),
+    "t-retrieval": t_retrieval(Letter(letters=6, digits=2)),
 }
 
 
@@ -82,6 +82,13 @@ def test_a_head_that_can_refutes_that_none_can(name, able):
     assert row.margin < 0
 
 
+def test_h_sym_cannot_tell_which_match_came_last():
+    task = Induction(6, 3, 4)
+    row = claim("no-pure-induction").verify(subjects=[PureHead(h_sym(task).transformer, task, "what")])
+    assert row.passed
+    assert "wrong" in row.shown
+
+
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
@@ -106,7 +113,7 @@ def test_the_table_shows_witnesses_and_ends_with_1_if_something_fails(run, refus
     assert "To a head that looks at what these are one" in out
     assert "2 of 2 hold." in out
     refuse("no theorem 'nonsense': exclusion, ", "verify", "--only", "nonsense")
-    wrong = replace(claim("h-pos"), subjects=lambda: [other_sign(SMALL["h-pos"])])
+    wrong = replace(claim("h-pos"), subjects=lambda _: [other_sign(SMALL["h-pos"])])
     monkeypatch.setattr(study, "CLAIMS", [wrong])
     code, out, _ = run("verify")
     assert code == 1

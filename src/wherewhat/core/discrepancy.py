@@ -20,6 +20,8 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from ..errors import BadInput
+
 
 def discrepancy(
     logits: Float[Tensor, "*lead N"], labels: Shaped[Tensor, "*#lead N"] | None = None
@@ -45,9 +47,11 @@ def temperature(gap: float, keys: int, weight: float = 0.75) -> float:
     Met exactly if all others are rivals of the same size.
 
     >>> logits = temperature(0.5, keys=4) * torch.tensor([1.0, 0.5, 0.5, 0.5])
-    >>> logits.softmax(-1)[0].item()
-    0.75
+    >>> logits.softmax(-1)[0]
+    tensor(0.7500)
     """
+    if gap <= 0:
+        raise BadInput(f"no temperature makes a logit win that is not ahead (gap {gap:.3g})")
     return math.log((keys - 1) * weight / (1 - weight)) / gap
 
 

@@ -29,7 +29,7 @@ def show_verified(rows: Sequence[Row], console: Console) -> None:
     for row in rows:
         if row.shown:
             console.print(Text(f"\n{row.theorem}: {row.statement}", "bold"))
-            console.print(Padding(Text(row.shown), (0, 0, 0, 2)))
+            console.print(Padding(Text(row.shown), (0, 0, 0, 2), expand=False))
     failed = [row.name for row in rows if not row.passed]
     console.print(
         "\nP1: Decoupling Positional and Symbolic Attention; P2: Positional versus Symbolic Attention Heads. "

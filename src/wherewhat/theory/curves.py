@@ -13,6 +13,7 @@ from torch import Tensor
 
 # Weight by place of n keys, for an angle and an inverse temperature.
 Curve = Callable[[int, float, float], Float[Tensor, " n"]]
+STEP = 0.02  # of n * angle
 
 
 def positional_weight(length: int, angle: float, beta: float) -> Float[Tensor, " n"]:
@@ -47,9 +48,9 @@ def fall_to_the_middle(curve: Float[Tensor, " n"]) -> float:
     return (torch.cat([steps[:half], -steps.flip(0)[:half]]).min() / curve.abs().max()).item()
 
 
-def reach(curve: Curve, sign: int, length: int, beta: float, step: float = 0.02) -> float:
-    """The largest n * angle, up to this step, below which the curve is a U (sign 1) or an inverse U (-1) throughout."""
+def reach(curve: Curve, sign: int, length: int, beta: float) -> float:
+    """The largest n * angle, up to a step, below which the curve is a U (sign 1) or an inverse U (-1) throughout."""
     turns = 0.0
-    while fall_to_the_middle(sign * curve(length, (turns + step) / length, beta)) > 0:
-        turns += step
+    while fall_to_the_middle(sign * curve(length, (turns + STEP) / length, beta)) > 0:
+        turns += STEP
     return turns
