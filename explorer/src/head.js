@@ -28,6 +28,7 @@ export function head(source) {
     shown.retitle(at === undefined ? "All heads" : `Head ${source.labels[at]}`);
     badge.className = `badge ${kind}`;
     badge.textContent = at === undefined ? "" : looksAt(source, at, store.state);
+    if (badge.textContent && source.frequencyAt(store.state) >= 0) badge.textContent += ` at frequency ${store.state.frequency}`;
     shown.rehint(at === undefined ? "No head is chosen, so these are medians of all. Click a dot or a cell, or one of the purest heads:" : nature(source, at));
     facts.replaceChildren(...(at === undefined ? purest(source) : numbers(source, at)));
     several.hidden = all.length < 2;

@@ -3,7 +3,7 @@
 import { line } from "d3-shape";
 import { axes, canvas, colours, frame, layer, placeOf, unit, widthOf } from "./chart.js";
 import { change, choose, light, store } from "./store.js";
-import { announce, csvFile, panel, svgFile, tip } from "./ui.js";
+import { announce, csvFile, h, panel, svgFile, tip } from "./ui.js";
 import { headRows, moveWith, sentence, tipOf } from "./words.js";
 
 const MARGIN = { left: 46, top: 10, right: 12, bottom: 88 };
@@ -11,9 +11,11 @@ const TRAIL = 16; // checkpoints
 
 export function plane(source) {
   const svg = canvas("The plane of heads. Arrow keys move through heads and layers.", { interactive: true, name: "plane" });
+  const back = h("button", { type: "button", onclick: () => change({ frequency: null }) }, "all frequencies again");
   const shown = panel("plane", "The plane", hint(source, store.state), {
     csv: () => csvFile(`${source.name}-heads`, headRows(source, store.state)),
     svg: () => svgFile(`${source.name}-plane`, svg.node()),
+    tools: [back],
   });
   shown.body.append(svg.node());
   let x, y, places = [];
@@ -43,6 +45,7 @@ export function plane(source) {
     layer(group, "lit");
     legend(layer(group, "legend").attr("transform", `translate(0,${height + 58})`), width);
     shown.rehint(hint(source, state));
+    back.hidden = source.frequencyAt(state) < 0;
     mark();
   }
 
@@ -138,15 +141,17 @@ function corners(group, { high, low }, size) {
     .attr("text-anchor", (d) => d.anchor).text((d) => d.text);
 }
 
+/** What colour and size say; in two lines where one is too narrow. */
 function legend(group, width) {
   const shade = colours().layer;
-  const parts = 24, length = Math.min(130, width * 0.3);
+  const [parts, length, down] = [24, width > 400 ? 90 : 60, width > 380 ? 0 : 17];
   group.selectAll("rect").data(Array.from({ length: parts }, (_, at) => at)).join("rect").attr("x", (d) => 74 + (d * length) / parts).attr("y", -8)
     .attr("width", length / parts + 0.5).attr("height", 9).attr("fill", (d) => shade(d / (parts - 1)));
-  const sizes = [1, 0.6, 0].map((entropy, at) => ({ x: width - 120 + at * 17, r: radius(entropy) }));
-  group.selectAll("circle").data(sizes).join("circle").attr("cx", (d) => d.x).attr("cy", -4).attr("r", (d) => d.r);
-  const words = [[0, "start", "layer: first"], [80 + length, "start", "last"], [width - 132, "end", "spread out"], [width, "end", "focused"]];
-  group.selectAll("text").data(words).join("text").attr("x", (d) => d[0]).attr("y", 0).attr("text-anchor", (d) => d[1]).attr("class", "small").text((d) => d[2]);
+  const left = down ? 74 : width - 104;
+  const sizes = [1, 0.6, 0].map((entropy, at) => ({ x: left + at * 16, r: radius(entropy) }));
+  group.selectAll("circle").data(sizes).join("circle").attr("cx", (d) => d.x).attr("cy", down - 4).attr("r", (d) => d.r);
+  const words = [[0, 0, "start", "layer: first"], [80 + length, 0, "start", "last"], [left - 8, down, "end", "spread out"], [left + 44, down, "start", "focused"]];
+  group.selectAll("text").data(words).join("text").attr("x", (d) => d[0]).attr("y", (d) => d[1]).attr("text-anchor", (d) => d[2]).attr("class", "small").text((d) => d[3]);
 }
 
 function within(path, x, y) {
