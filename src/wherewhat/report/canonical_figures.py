@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from ..errors import BadInput
@@ -42,14 +43,14 @@ def accuracy_by_angle(made: Sweeps) -> Figure:
         axes.set_title(f"{setting.capitalize()}, over training")
     for setting in ("index", "retrieval"):
         _with_seeds(panels[2], made.members, setting, "accuracy", COLOURS[setting], setting)
-    panels[2].set_title("The tension: what one angle gains, the other task loses")
+    panels[2].set_title("The two tasks pull apart")
     for setting in [name for name in COLOURS if name.startswith("induction")]:
         _with_seeds(panels[3], made.members, setting, "accuracy", COLOURS[setting], setting.replace("theta", "θ"))
     panels[3].set_title("Partial induction, one angle and two")
     for axes in panels:
         _angle_axis(axes)
         axes.set(ylim=(-0.03, 1.03))
-        axes.legend(frameon=False, fontsize=6.5, loc="lower right" if axes is panels[1] else "lower left")
+        axes.legend(frameon=False, fontsize=6.5)
     for axes in panels[::2]:
         axes.set_ylabel("accuracy, mean and range of seeds")
     return figure
@@ -108,7 +109,7 @@ def behaviour(made: Sweeps) -> Figure:
         _angle_axis(axes)
         axes.set(ylim=(-0.03, 1.03), ylabel="score, accuracy")
         axes.set_title(f"Trained on {setting}".replace("theta", "θ"))
-        axes.legend(frameon=False, fontsize=6.5, loc="center left")
+        axes.legend(frameon=False, fontsize=6.5)
     last = panels[3]
     for setting, mark in (
         ("index", "o"),
@@ -122,7 +123,7 @@ def behaviour(made: Sweeps) -> Figure:
         last.scatter(lean, those["accuracy"], s=9, marker=mark, color=COLOURS[setting], alpha=0.6, lw=0, label=name)
     last.set(xlabel="what ← positional - symbolic → where", ylabel="accuracy", ylim=(-0.03, 1.03), xlim=(-1.05, 1.05))
     last.set_title("Behaviour decides accuracy")
-    last.legend(frameon=False, fontsize=6.5, loc="lower center")
+    last.legend(frameon=False, fontsize=6.5)
     return figure
 
 
@@ -194,14 +195,11 @@ def _angle_axis(axes: Axes) -> None:
 
 
 def _paths(axes: Axes, moving: Any, mark: str, colours: Any) -> None:
-    """The way of every token, and where it ends."""
-    words = moving["word"].unique()
-    symbols = list(dict.fromkeys(word.rstrip("0123456789") or word for word in words))
-    for word in words:
-        way = moving[moving["word"] == word].sort_values("step")
-        share = symbols.index(word.rstrip("0123456789") or word) / len(symbols)
-        colour = NEITHER if colours is None else colours(0.9 * share)
-        axes.plot(way["x"], way["y"], color=colour, lw=0.4, alpha=0.35)
-        axes.plot(
-            way["x"].iloc[-1], way["y"].iloc[-1], mark, color=colour, ms=3 if mark == "s" else 5, mec="white", mew=0.3
-        )
+    """The way of every token, coloured by its symbol, and where it ends."""
+    wide = moving.pivot(index="word", columns="step", values=["x", "y"])
+    ways = np.stack([wide["x"], wide["y"]], -1)  # token, step, (x, y)
+    symbols = [word.rstrip("0123456789") or word.zfill(3) for word in wide.index]
+    shares = np.unique(symbols, return_inverse=True)[1] / len(set(symbols))
+    shade = NEITHER if colours is None else colours(0.9 * shares)
+    axes.add_collection(LineCollection(ways, colors=shade, linewidths=0.4, alpha=0.35))
+    axes.scatter(*ways[:, -1].T, c=shade, marker=mark, s=14, edgecolors="white", linewidths=0.3, zorder=3)
