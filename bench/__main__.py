@@ -13,14 +13,14 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from . import memory, overhead, published, series, training
+from . import gating, memory, overhead, published, series, training
 
 RESULTS = Path(__file__).parent / "results.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["published", "overhead", "memory", "training", "series"])
+    parser.add_argument("parts", nargs="*", default=["published", "overhead", "memory", "training", "series", "gating"])
     console = Console()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results["machine"] = {
@@ -42,6 +42,8 @@ def main() -> None:
                     rows = [training.compare()]
                 case "series":
                     rows = [series.compare()]
+                case "gating":
+                    rows = gating.compare()
                 case _:
                     parser.error(f"no benchmark {part!r}")
         results[part] = rows

@@ -160,10 +160,14 @@ def _between(
     inward: nn.Module, visit: Callable[[Tensor], Tensor], outward: nn.Module, leave: Callable[[Tensor], Tensor]
 ) -> Iterator[None]:
     """Change what the projection inward puts out, and what the one outward is given."""
-    handles = [
-        inward.register_forward_hook(lambda _module, _args, output: visit(output)),
-        outward.register_forward_pre_hook(lambda _, args: (leave(args[0]), *args[1:])),
-    ]
+
+    def after(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return visit(output)
+
+    def before(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (leave(args[0]), *args[1:])
+
+    handles = [inward.register_forward_hook(after), outward.register_forward_pre_hook(before)]
     try:
         yield
     finally:

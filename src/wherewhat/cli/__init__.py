@@ -8,7 +8,7 @@ import sys
 import typer
 
 from ..errors import BadInput, NotMeasurable
-from . import canonical, explore, lab, models, theory
+from . import canonical, explore, gating, lab, models, theory
 
 app = typer.Typer(
     name="wherewhat",
@@ -23,6 +23,7 @@ app.add_typer(lab.app)
 app.add_typer(canonical.app)
 app.add_typer(theory.app)
 app.add_typer(explore.app)
+app.add_typer(gating.app)
 
 
 @app.callback()

@@ -1,0 +1,121 @@
+"""What a model can do, in numbers that can be taken before and after: a value a prompt, sequence or stretch of text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from itertools import groupby
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from ..capture.check import stated_context
+from ..capture.hook import last_logits_only, quiet_evaluation
+from ..lab import Transformer
+from ..prompts import Prompt, binding, plain_text, repeats
+from ..tasks import TASKS
+
+# What each measure is called, and whether more of it is better.
+MEASURES = {
+    "binding_accuracy": ("right answers", True),
+    "binding_probability": ("probability of the right answer", True),
+    "induction": ("gain from first to second copy", True),
+    "repeat_loss": ("loss on the second copy", False),
+    "copy_loss": ("loss on a token said twice", False),
+    "text_loss": ("loss on text", False),
+    "accuracy": ("right answers", True),
+    "probability": ("probability of the right answer", True),
+}
+BATCH = 2048  # tokens a forward pass
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What is measured, named by a hash of all that it depends on; `reference` is what mean ablation averages over."""
+
+    name: str
+    measure: Callable[[Any], dict[str, Float[Tensor, " units"]]]
+    reference: Int[Tensor, "B T"]
+
+
+def of_language_model(
+    model: PreTrainedModel, tokenizer: Any, *, pairs: int = 8, samples: int = 32, text: str | None = None, seed: int = 0
+) -> Behaviour:
+    """Binding, induction and copying on random tokens, and next-token loss on a text (the opening of Alice)."""
+    text = text or files("wherewhat.prompts").joinpath("alice.txt").read_text(encoding="utf-8")
+    context = stated_context(model) or 2048
+    asked = binding(tokenizer, pairs, samples, seed)
+    repeated = repeats(tokenizer, min(32, context // 2 - 2), samples, seed)
+    stretches = plain_text(tokenizer, text, tokens=min(128, context), samples=samples)
+    said = json.dumps([asdict(prompt) for prompt in (*asked, *repeated, *stretches)])
+    device = model.device
+    twice = torch.tensor([[*prompt.ids, prompt.answer] for prompt in repeated], device=device)
+    written = torch.tensor([[*prompt.ids, prompt.answer] for prompt in stretches], device=device)
+    period = len(repeated[0].blocks)
+    start = repeated[0].blocks[0][0]
+    doubled = torch.cat(
+        [twice[:, :start], twice[:, start : start + period].repeat_interleave(2, 1)], 1
+    )  # each token once more
+
+    def measure(model: PreTrainedModel) -> dict[str, Tensor]:
+        right, chance = answers(model, asked)
+        copies = losses(model, twice)[:, start:]  # from the prediction of the second token on
+        first, second = copies[:, : period - 1].mean(1), copies[:, period:].mean(1)
+        again = losses(model, doubled)[:, start:][:, period + period % 2 :: 2].mean(1)
+        return {
+            "binding_accuracy": right,
+            "binding_probability": chance,
+            "induction": first - second,
+            "repeat_loss": second,
+            "copy_loss": again,
+            "text_loss": losses(model, written).mean(1),
+        }
+
+    return Behaviour(hashlib.sha256(said.encode()).hexdigest(), measure, written)
+
+
+def of_task(name: str, samples: int = 400, seed: int = 0) -> Behaviour:
+    """Answers of a lab model to sequences of its task, all numbers of hops equally often."""
+    sequences = TASKS[name]().sample(samples, seed + 1)
+
+    def measure(model: Transformer) -> dict[str, Tensor]:
+        with torch.no_grad():
+            chances = model(sequences.tokens, last=True)[:, 0].softmax(-1)
+        right = (chances.argmax(-1) == sequences.answers).float()
+        return {"accuracy": right, "probability": chances.gather(1, sequences.answers[:, None])[:, 0]}
+
+    return Behaviour(f"{name} {samples} {seed}", measure, sequences.tokens)
+
+
+def answers(model: PreTrainedModel, prompts: list[Prompt]) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
+    """Whether the answer to each prompt is right, and the probability of the right one."""
+    found: dict[int, tuple[float, float]] = {}
+    order = sorted(range(len(prompts)), key=lambda at: len(prompts[at].ids))
+    for tokens, group in groupby(order, key=lambda at: len(prompts[at].ids)):
+        for some in torch.tensor(list(group)).split(max(1, BATCH // tokens)):
+            ids = torch.tensor([prompts[at].ids for at in some], device=model.device)
+            with quiet_evaluation(model):
+                chances = model(input_ids=ids, use_cache=False, **last_logits_only(model)).logits[:, -1].float()
+            for at, row in zip(some.tolist(), chances.softmax(-1).cpu(), strict=True):
+                answer = prompts[at].answer
+                assert answer is not None
+                found[at] = (float(row.argmax() == answer), float(row[answer]))
+    right, chance = torch.tensor([found[at] for at in range(len(prompts))]).unbind(1)
+    return right, chance
+
+
+def losses(model: PreTrainedModel, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B S"]:
+    """The loss of every token but the first, in nats."""
+    rows = []
+    for some in ids.split(max(1, BATCH // ids.shape[1])):
+        with quiet_evaluation(model):
+            logits = model(input_ids=some[:, :-1], use_cache=False).logits.float()
+        rows.append(cross_entropy(logits.transpose(1, 2), some[:, 1:], reduction="none").cpu())
+    return torch.cat(rows)

@@ -1,0 +1,107 @@
+"""Which gates are tried: the standard battery, and controls that turn as much off at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..core.bands import band
+from ..errors import BadInput
+from .selections import Choice, ranked
+
+FRACTIONS = (0.05, 0.1, 0.2, 0.4)
+BANDS = {
+    "fast": "fastest quarter",
+    "mid-fast": "second quarter",
+    "mid-slow": "third quarter",
+    "slow": "slowest quarter",
+}
+DRAWS = 5
+RANDOM = "random"
+ACTIONS = ("ablate", "drop", "freeze", "keep")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One gate: what is turned off, how (one of ACTIONS), and how much of it; `draw` numbers those of a control.
+
+    `kind` says how much is chosen where: controls are compared with the trials of their kind.
+    """
+
+    what: str
+    how: str
+    choices: tuple[Choice, ...]
+    number: int
+    fraction: float
+    kind: str
+    draw: int | None = None
+
+
+class Trials:
+    """Makes trials for a model with these heads and so many turning planes, and controls that match them."""
+
+    def __init__(self, heads: pd.DataFrame, planes: int) -> None:
+        self.ranked = {axis: ranked(heads, axis) for axis in ("positional", "symbolic")}
+        self.heads, self.planes = sorted(self.ranked["positional"]), planes
+
+    def battery(self, fractions: Sequence[float] = FRACTIONS, bands: dict[str, str] = BANDS) -> list[Trial]:
+        """The standard trials: the most positional and the most symbolic heads, and bands of frequencies."""
+        numbers = sorted({round(fraction * len(self.heads)) for fraction in fractions})
+        if not 1 <= numbers[0] <= numbers[-1] < len(self.heads):
+            raise BadInput(
+                f"of {len(self.heads)} heads, fractions {min(fractions):g} to {max(fractions):g} are none or all"
+            )
+        trials = []
+        for number in numbers:
+            trials += [self.trial(f"{axis} heads", "ablate", order[:number]) for axis, order in self.ranked.items()]
+        for how in ("drop", "freeze", "keep") if self.planes else ():
+            trials += [self.trial(f"{name} frequencies", how, [(None, None, words)]) for name, words in bands.items()]
+        return trials
+
+    def trial(self, what: str, how: str, choices: Sequence[Choice], draw: int | None = None) -> Trial:
+        if how == "ablate":
+            number = sum(
+                all(part in (None, own) for part, own in zip(choice, head, strict=False))
+                for head in self.heads
+                for choice in choices
+            )
+            return Trial(what, how, tuple(choices), number, number / len(self.heads), f"{number} heads", draw)
+        sizes = {place: len(ids) for place, ids in self.frequencies(choices).items()}
+        share = sum(sizes.values()) / (self.planes * (1 if (None, None) in sizes else len(self.heads)))
+        return Trial(
+            what, how, tuple(choices), sum(sizes.values()), share, f"{how} {sorted(sizes.items(), key=str)}", draw
+        )
+
+    def frequencies(self, choices: Sequence[Choice]) -> dict[tuple[Any, Any], set[int]]:
+        """The frequency IDs chosen for each (layer, head)."""
+        chosen: dict[tuple[Any, Any], set[int]] = {}
+        for choice in choices:
+            layer, head, one = (*choice, None, None)[:3]
+            ids = (
+                range(1, self.planes + 1) if one is None else band(one, self.planes) if isinstance(one, str) else [one]
+            )
+            chosen.setdefault((layer, head), set()).update(ids)
+        return chosen
+
+    def controls(self, trials: Sequence[Trial], draws: int = DRAWS, seed: int = 0) -> list[Trial]:
+        """For each kind of trial as many heads, or frequencies of the same heads, at random, drawn several times."""
+        made = []
+        for kind, trial in {trial.kind: trial for trial in trials}.items():
+            for draw in range(draws):
+                # A seed for each kind and draw: another kind changes none of these.
+                chance = np.random.default_rng([seed, draw, *kind.encode()])
+                made.append(self.trial(RANDOM, trial.how, self._at_random(trial, chance), draw))
+        return made
+
+    def _at_random(self, trial: Trial, chance: np.random.Generator) -> list[Choice]:
+        def some(things: Sequence[Any], number: int) -> list[Any]:
+            return [things[at] for at in sorted(chance.choice(len(things), min(number, len(things)), replace=False))]
+
+        if trial.how == "ablate":
+            return some(self.heads, trial.number)
+        everything, chosen = range(1, self.planes + 1), self.frequencies(trial.choices)
+        return [(*place, one) for place, ids in chosen.items() for one in some(everything, len(ids))]
