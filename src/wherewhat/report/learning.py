@@ -46,9 +46,14 @@ def show_learning(made: Learning, console: Console) -> None:
     tested = made.test.pivot(index=["task", "seed"], columns="hops", values="accuracy").reset_index()
     console.print(Padding(_table(tested), (0, 2, 1, 2)))
     console.print(Text("Roles of the heads of the first seed", "bold"))
-    shown = ["task", "layer", "role", "last_self", "last_next", "last_later", "lost_zero_1", "lost_zero_4"]
+    console.print(
+        "Attention of the last token on itself, on the next token of its path and on later ones; accuracy lost for 1 "
+        "and 4 hops when the head's output is zero."
+    )
+    shown = {"task": "task", "layer": "layer", "role": "role", "last_self": "itself", "last_next": "next"}
+    shown |= {"last_later": "later", "lost_zero_1": "lost, 1", "lost_zero_4": "lost, 4"}
     first = made.roles.query(f"seed == {made.roles['seed'].min()}")
-    console.print(Padding(_table(first.filter(shown)), (0, 2, 1, 2)))
+    console.print(Padding(_table(first.filter(shown).rename(columns=shown)), (0, 2, 1, 2)))
 
 
 def _heads(last: pd.DataFrame, purity: pd.DataFrame) -> Table:
@@ -70,7 +75,7 @@ def _heads(last: pd.DataFrame, purity: pd.DataFrame) -> Table:
 def _table(frame: pd.DataFrame) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in frame.columns:
-        table.add_column(str(column), no_wrap=column != "finding")
+        table.add_column(str(column), overflow="fold")
     for row in frame.itertuples(index=False):
-        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row))
+        table.add_row(*(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row))
     return table

@@ -15,10 +15,12 @@ from ..files import write_table
 from ..lab import Recipe, load_checkpoint
 from ..lab.train import accuracy_by_hops
 from ..tasks import TASKS
+from .cells import run_cells
 from .dynamics import Dynamics, dynamics, views_of_sequences
 from .layers import name_layers
 from .multihop import train_task
-from .roles import roles
+from .profile import weights_hash
+from .roles import measure_roles, role_table
 from .series import series_of_run
 
 LEARNT = 0.99  # accuracy at which a number of hops counts as learnt
@@ -45,6 +47,17 @@ PUBLISHED = {
         "mean frequency ID by layer": "18 32 42 37 40 38 41 38 41 39 38 40",
     },
 }
+
+
+@dataclass(frozen=True)
+class FinalCell:
+    """The last checkpoint of a run: its roles on some validation sequences, its accuracy on all test sequences."""
+
+    weights: str
+    task: str
+    prompts: int
+    tested: int
+    version: int = 1
 
 
 @dataclass(frozen=True)
@@ -94,10 +107,19 @@ def reproduce_learning(
                 series_of_run(run), views_of_sequences(seen), run / "dynamics", about={"task": task, "seed": seed},
                 progress=lambda _, done, total, name=name: progress(f"{name}: checkpoints", done, total),
             )  # fmt: skip
+            progress(f"{name}: test and roles", 0, 1)
             model = load_checkpoint(run)
+            at_the_end = FinalCell(weights_hash(model), task, prompts[1], len(test))
+            (measured,) = run_cells(
+                run / "dynamics" / "cells",
+                [at_the_end],
+                lambda _, model=model, test=test, some=validation[: prompts[1]]: (
+                    measure_roles(model, some) | {"test": torch.tensor(accuracy_by_hops(model, test))}
+                ),
+            )
             found = {"heads": watched.heads, "accuracy": watched.accuracy, "purity": watched.purity}
-            found["roles"] = roles(model, validation[: prompts[1]], final_scores(watched))
-            by_hops = accuracy_by_hops(model, test)
+            found["roles"] = role_table(measured, final_scores(watched))
+            by_hops = measured["test"].tolist()
             found["test"] = pd.DataFrame({"hops": range(1, len(by_hops) + 1), "accuracy": by_hops})
             for part, table in found.items():
                 parts[part].append(table.assign(task=task, seed=seed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -29,22 +30,33 @@ def roles(model: Transformer, sequences: Sequences, scores: Float[Tensor, "L H 2
 
     >>> roles(ww.embedded("number"), validation, scores)               # doctest: +SKIP
     """
-    last, hops = attention_on_path(model, sequences, first=0), attention_on_path(model, sequences, first=1)
-    whole = torch.tensor(accuracy_by_hops(model, sequences))
+    return role_table(measure_roles(model, sequences), scores)
+
+
+def measure_roles(model: Transformer, sequences: Sequences) -> dict[str, Tensor]:
+    """Attention on the path from the last token and from those hopped to (L, H, 3), and accuracy lost (L, H, hops)."""
+    whole, heads = torch.tensor(accuracy_by_hops(model, sequences)), range(model.shape.heads)
+    without = {
+        f"lost_{kind}": [
+            [accuracy_without(model, sequences, layer, head, kind) for head in heads]
+            for layer in range(model.shape.layers)
+        ]
+        for kind in ("zero", "mean")
+    }
+    seen = {name: attention_on_path(model, sequences, first) for first, name in enumerate(("last", "hop"))}
+    return seen | {name: whole - torch.tensor(left) for name, left in without.items()}
+
+
+def role_table(measured: dict[str, Tensor], scores: Float[Tensor, "L H 2"]) -> pd.DataFrame:
+    """A row a head."""
     rows = []
-    for layer in range(model.shape.layers):
-        for head in range(model.shape.heads):
-            seen = last[layer, head]
-            lost = {
-                kind: (whole - torch.tensor(accuracy_without(model, sequences, layer, head, kind))).tolist()
-                for kind in ("zero", "mean")
-            }
-            rows.append(
-                {"layer": layer, "head": head, "role": role(seen, *scores[layer, head].tolist())}
-                | {f"last_{name}": value for name, value in zip(PLACES, seen.tolist(), strict=True)}
-                | {f"hop_{name}": value for name, value in zip(PLACES, hops[layer, head].tolist(), strict=True)}
-                | {f"lost_{kind}_{hop}": value for kind in lost for hop, value in enumerate(lost[kind], 1)}
-            )
+    for layer, head in np.ndindex(*scores.shape[:2]):
+        row = {"layer": layer, "head": head, "role": role(measured["last"][layer, head], *scores[layer, head].tolist())}
+        for name in ("last", "hop"):
+            row |= {f"{name}_{place}": float(measured[name][layer, head, at]) for at, place in enumerate(PLACES)}
+        for name in ("lost_zero", "lost_mean"):
+            row |= {f"{name}_{hops}": lost for hops, lost in enumerate(measured[name][layer, head].tolist(), 1)}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
