@@ -13,14 +13,14 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from . import gating, memory, overhead, published, series, training
+from . import ensemble, gating, memory, overhead, published, series, training
 
 RESULTS = Path(__file__).parent / "results.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["published", "overhead", "memory", "training", "series", "gating"])
+    parser.add_argument("parts", nargs="*", default="published overhead memory training series gating ensemble".split())
     console = Console()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results["machine"] = {
@@ -44,6 +44,9 @@ def main() -> None:
                     rows = [series.compare()]
                 case "gating":
                     rows = gating.compare()
+                case "ensemble":
+                    rows = [ensemble.compare(task) for task in ("index", "retrieval", "induction")]
+                    rows.append(ensemble.compare("induction", still=True))
                 case _:
                     parser.error(f"no benchmark {part!r}")
         results[part] = rows
