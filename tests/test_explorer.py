@@ -427,3 +427,23 @@ def test_firefox_shows_the_same(profile, tmp_path):
     finally:
         firefox.cleanup()
         firefox.instance.profile.cleanup()
+
+
+def test_what_is_missing_is_shown_as_missing(show):
+    """A profile of level prompt has no frequencies and no table of swaps; one head gave its blocks no attention."""
+    profile = random_profile(3, 2, 2, blocks=4)
+    del profile.tensors["log_mass"]
+    profile.heads.loc[3, ["positional", "symbolic"]] = math.nan
+    profile.heads.loc[3, "kind"] = "unmeasured"
+    for name in ("variance", "exclusion_bound", "mean_frequency", "positional_without_first"):
+        profile.heads[name] = math.nan
+    about = profile.about | {"level": "prompt", "swaps": {"run": 10, "of": 48, "unseen_weight": 0.25}}
+    page = show(Profile(profile.heads, profile.frequencies[:0], about, profile.tensors), hash="#h=1.1")
+    assert page.inner_text(".badge") == "could not be measured"
+    assert facts(page)["positional score"] == ["–"]
+    assert page.locator("[data-figure=plane] .heads circle").count() == 5
+    assert page.get_attribute("[data-figure=grid] path.unmeasured", "d")
+    assert "no frequencies" in page.inner_text("[data-panel=head]")
+    assert "10 of 48 were run" in page.inner_text("[data-panel=provenance]")
+    page.keyboard.press("Escape")
+    assert page.inner_text("[data-panel=head] h2") == "All heads"
