@@ -155,8 +155,9 @@ def plane_projection(seen: Projection) -> Figure:
     ):
         sizes = 5 + 60 * seen.attention / max(float(seen.attention.max()), 1e-9)
         dots = axes.scatter(*keys.T, c=np.arange(len(keys)), s=sizes, cmap=PLACE, lw=0, alpha=0.8, gid="keys")
-        reach = np.abs(keys).max() / max(float(np.linalg.norm(query)), 1e-9)
-        axes.annotate("", query * reach, (0, 0), arrowprops={"arrowstyle": "->", "color": INK, "lw": 1.2})
+        tip = query * np.linalg.norm(keys, axis=1).max() / max(float(np.linalg.norm(query)), 1e-9)
+        axes.plot([0, tip[0]], [0, tip[1]], color=INK, lw=1.2)
+        axes.annotate("", tip, 0.9 * tip, arrowprops={"arrowstyle": "->", "color": INK, "lw": 1.2})
         axes.set(aspect="equal", adjustable="datalim")
         axes.set_title(title)
     bar = figure.colorbar(dots, ax=figure.axes, shrink=0.7, aspect=30)
@@ -201,5 +202,5 @@ def _paths(axes: Axes, moving: Any, mark: str, colours: Any) -> None:
     symbols = [word.rstrip("0123456789") or word.zfill(3) for word in wide.index]
     shares = np.unique(symbols, return_inverse=True)[1] / len(set(symbols))
     shade = NEITHER if colours is None else colours(0.9 * shares)
-    axes.add_collection(LineCollection(ways, colors=shade, linewidths=0.4, alpha=0.35))
+    axes.add_collection(LineCollection(list(ways), colors=shade, linewidths=0.4, alpha=0.35))
     axes.scatter(*ways[:, -1].T, c=shade, marker=mark, s=14, edgecolors="white", linewidths=0.3, zorder=3)
