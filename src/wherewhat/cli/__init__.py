@@ -8,7 +8,7 @@ import sys
 import typer
 
 from ..errors import BadInput, NotMeasurable
-from . import canonical, explore, gating, lab, models, theory
+from . import canonical, explore, gating, lab, lengths, models, theory
 
 app = typer.Typer(
     name="wherewhat",
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.add_typer(models.app)
 app.add_typer(lab.app)
+app.add_typer(lengths.app)
 app.add_typer(canonical.app)
 app.add_typer(theory.app)
 app.add_typer(explore.app)

@@ -1,0 +1,55 @@
+"""Commands that ask how far something holds as sequences grow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .shared import AsJson, Seed, stoppable
+
+app = typer.Typer()
+
+
+@app.command()
+def lengths(
+    source: Annotated[
+        str, typer.Argument(metavar="DIR_OR_MODEL", help="Folder of a run, or number or letter, the embedded models.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for the table.", show_default="lengths/NAME")
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Sequences a length.")] = 200,
+    longest: Annotated[int, typer.Option(help="Leave out lengths of the paper's grid beyond this.")] = 5000,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how accuracy falls as sequences grow, by hops: the same paths, with more symbols on their left.
+
+    Stopped and started again, it goes on where it was.
+
+    [bold]Example:[/bold] wherewhat lengths number --longest 1000
+
+    [bold]Example:[/bold] wherewhat lengths runs/letter-1 -o lengths/letter-1
+    """
+    from rich.console import Console
+
+    from ..files import write_table
+    from ..report.lengths import show_lengths
+    from ..report.terminal import progress_bar
+    from ..studies.lengths import GRID, lengths, model_and_task
+
+    model, task = model_and_task(source)
+    folder = output or Path("lengths") / Path(source).name
+    screen = Console(stderr=True, quiet=as_json, markup=False, highlight=False)
+    with stoppable(f"what was measured is kept in {folder}; the same command goes on"), progress_bar(screen) as bar:
+        grid = [length for length in GRID if length <= longest]
+        table = lengths(model, task, folder / "cells", grid=grid, prompts=prompts, seed=seed, progress=bar)
+        write_table(folder / "lengths.parquet", table.assign(task=task))
+    if as_json:
+        print(json.dumps({"task": task, "folder": str(folder), "lengths": table.to_dict("records")}))
+    else:
+        show_lengths(table, task, Console(highlight=False, markup=False))
+        screen.print(f"Saved in {folder}")

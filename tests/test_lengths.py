@@ -1,0 +1,57 @@
+"""Accuracy by length against Hugging Face's GPT-J on longer sequences, resumed runs and refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+import wherewhat as ww
+from wherewhat.lab import Recipe, to_gptj
+from wherewhat.studies.lengths import GRID, lengths, right_answers
+from wherewhat.studies.multihop import train_task
+from wherewhat.tasks import TASKS
+
+
+def test_the_grid_is_the_papers():
+    assert GRID[:3] == (17, 20, 30)
+    assert {100, 200, 1000, 1500, 5000} < set(GRID)
+    assert len(GRID) == 1 + 9 + 9 + 8
+
+
+@pytest.mark.parametrize("name", ["number", "letter"])
+@pytest.mark.parametrize("length", [17, 60])
+def test_answers_are_those_of_hugging_faces_gptj(name, length):
+    task, model = TASKS[name](), ww.embedded(name)
+    longer = task.extend(task.sample(24, seed=1), length - 17, seed=2)
+    theirs = to_gptj(model, context=64)
+    theirs.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = theirs(longer.tokens).logits[:, -1].argmax(-1) == longer.answers
+    assert torch.equal(right_answers(model, longer.tokens, longer.answers), expected)
+    table = lengths(model, name, grid=(17, length), prompts=24, seed=1)
+    asked = table.query("hops > 0").groupby("length")["asked"].sum()
+    assert set(asked) == {24}
+
+
+def test_what_is_there_is_not_measured_again(tmp_path):
+    model = ww.embedded("number")
+    first = lengths(model, "number", tmp_path, grid=(17, 40), prompts=8)
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    again = lengths(model, "number", tmp_path, grid=(17, 40, 80), prompts=8)
+    pd.testing.assert_frame_equal(again.query("length < 80"), first)
+    assert written.items() < {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}.items()
+
+
+def test_the_command(run, refuse, tmp_path):
+    train_task("letter", tmp_path / "run", Recipe(steps=1, batch=8))
+    code, out, _ = run("lengths", tmp_path / "run", "-o", tmp_path / "made", "--prompts", 4, "--longest", 30)
+    assert code == 0
+    assert "letter: accuracy by length, 4 sequences each" in out
+    code, out, _ = run("lengths", "letter", "-o", tmp_path / "other", "--prompts", 4, "--longest", 20, "--json")
+    rows = json.loads(out)["lengths"]
+    assert [(row["length"], row["accuracy"]) for row in rows if row["hops"] == 0] == [(17, 1.0), (20, 1.0)]
+    refuse("lengths start at 17 tokens", "lengths", "letter", "--longest", 10)
+    refuse("holds no run", "lengths", tmp_path)
