@@ -440,7 +440,7 @@ def test_what_is_missing_is_shown_as_missing(show):
     about = profile.about | {"level": "prompt", "swaps": {"run": 10, "of": 48, "unseen_weight": 0.25}}
     page = show(Profile(profile.heads, profile.frequencies[:0], about, profile.tensors), hash="#h=1.1")
     assert page.inner_text(".badge") == "could not be measured"
-    assert facts(page)["positional score"] == ["–"]
+    assert facts(page)["positional score"] == ["\N{EN DASH}"]
     assert page.locator("[data-figure=plane] .heads circle").count() == 5
     assert page.get_attribute("[data-figure=grid] path.unmeasured", "d")
     assert "no frequencies" in page.inner_text("[data-panel=head]")

@@ -13,10 +13,14 @@ export function colours() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
   const [where, what, neutral, ink, early, late] = ["where", "what", "neutral", "ink", "early", "late"].map(read);
-  const steps = (ramp) => (value) => (Number.isNaN(value) ? "none" : ramp(Math.round(Math.min(1, Math.max(0, value)) * 60) / 60));
+  const steps = (ramp) => (value) =>
+    Number.isNaN(value) ? "none" : ramp(Math.round(Math.min(1, Math.max(0, value)) * 60) / 60);
   const between = piecewise(interpolateRgb, [what, neutral, where]);
   found = {
-    where, what, neutral, ink,
+    where,
+    what,
+    neutral,
+    ink,
     layer: interpolateRgb(early, late),
     shade: interpolateRgb(read("paper"), read("shade")),
     ramps: {
@@ -52,27 +56,63 @@ export function frame(svg, width, height, margin) {
   svg.attr("width", width).attr("height", height).attr("viewBox", `0 0 ${width} ${height}`);
   const group = svg.selectAll("g.frame").data([0]).join("g").attr("class", "frame");
   group.attr("transform", `translate(${margin.left},${margin.top})`);
-  return { group, width: Math.max(10, width - margin.left - margin.right), height: Math.max(10, height - margin.top - margin.bottom) };
+  return {
+    group,
+    width: Math.max(10, width - margin.left - margin.right),
+    height: Math.max(10, height - margin.top - margin.bottom),
+  };
 }
 
 /** A layer of a drawing by its name, made when first asked for. */
 export const layer = (group, name) => group.selectAll(`:scope > g.${name}`).data([0]).join("g").attr("class", name);
 
-export function axes(group, x, y, width, height, { across, up, ticks = 5, upTicks = 5, format = null, upFormat = null }) {
+export function axes(
+  group,
+  x,
+  y,
+  width,
+  height,
+  { across, up, ticks = 5, upTicks = 5, format = null, upFormat = null },
+) {
   const looks = JSON.stringify([x.domain(), x.range(), y.domain(), y.range(), across, up]);
   if (group.property("axes") === looks) return; // text is what takes a browser longest
   group.property("axes", looks);
   const bottom = axisBottom(x).ticks(ticks).tickSize(4).tickPadding(4);
   if (format) bottom.tickFormat(format);
-  layer(group, "across").attr("transform", `translate(0,${height})`).call(bottom).call(clean)
-    .selectAll("text.title").data([across]).join("text").attr("class", "title").attr("x", width / 2).attr("y", 34).text((d) => d);
+  layer(group, "across")
+    .attr("transform", `translate(0,${height})`)
+    .call(bottom)
+    .call(clean)
+    .selectAll("text.title")
+    .data([across])
+    .join("text")
+    .attr("class", "title")
+    .attr("x", width / 2)
+    .attr("y", 34)
+    .text((d) => d);
   const left = axisLeft(y).ticks(upTicks).tickSize(4).tickPadding(4);
   if (upFormat) left.tickFormat(upFormat);
-  layer(group, "up").call(left).call(clean)
-    .selectAll("text.title").data([up]).join("text").attr("class", "title").attr("transform", "rotate(-90)").attr("x", -height / 2).attr("y", -34).text((d) => d);
+  layer(group, "up")
+    .call(left)
+    .call(clean)
+    .selectAll("text.title")
+    .data([up])
+    .join("text")
+    .attr("class", "title")
+    .attr("transform", "rotate(-90)")
+    .attr("x", -height / 2)
+    .attr("y", -34)
+    .text((d) => d);
 }
 
-const clean = (axis) => axis.attr("font-family", null).attr("font-size", null).attr("text-anchor", "middle").selectAll(".tick text").attr("fill", null).attr("text-anchor", null);
+const clean = (axis) =>
+  axis
+    .attr("font-family", null)
+    .attr("font-size", null)
+    .attr("text-anchor", "middle")
+    .selectAll(".tick text")
+    .attr("fill", null)
+    .attr("text-anchor", null);
 
 export const unit = (from, to) => scaleLinear([0, 1], [from, to]);
 
@@ -81,24 +121,48 @@ export function cells(group, list, colour) {
   const paths = new Map();
   for (const [x, y, width, height, value] of list) {
     const fill = colour(value);
-    paths.set(fill, `${paths.get(fill) ?? ""}M${round(x)},${round(y)}h${round(width)}v${round(height)}h${round(-width)}z`);
+    paths.set(
+      fill,
+      `${paths.get(fill) ?? ""}M${round(x)},${round(y)}h${round(width)}v${round(height)}h${round(-width)}z`,
+    );
   }
-  group.selectAll("path").data([...paths]).join("path").attr("fill", (d) => d[0]).attr("d", (d) => d[1]);
+  group
+    .selectAll("path")
+    .data([...paths])
+    .join("path")
+    .attr("fill", (d) => d[0])
+    .attr("d", (d) => d[1]);
 }
 
 /** A bar of colour with words at its ends. */
 export function key(group, x, y, width, ramp, [low, high], title = "") {
   const parts = 30;
   const bar = layer(group, "key").attr("transform", `translate(${x},${y})`);
-  cells(layer(bar, "ramp"), Array.from({ length: parts }, (_, at) => [(at * width) / parts, 0, width / parts + 0.4, 8, at / (parts - 1)]), ramp);
-  bar.selectAll("text").data([[0, 21, "start", low], [width, 21, "end", high], [width / 2, 21, "middle", title]]).join("text")
-    .attr("x", (d) => d[0]).attr("y", (d) => d[1]).attr("text-anchor", (d) => d[2]).attr("class", "small").text((d) => d[3]);
+  cells(
+    layer(bar, "ramp"),
+    Array.from({ length: parts }, (_, at) => [(at * width) / parts, 0, width / parts + 0.4, 8, at / (parts - 1)]),
+    ramp,
+  );
+  bar
+    .selectAll("text")
+    .data([
+      [0, 21, "start", low],
+      [width, 21, "end", high],
+      [width / 2, 21, "middle", title],
+    ])
+    .join("text")
+    .attr("x", (d) => d[0])
+    .attr("y", (d) => d[1])
+    .attr("text-anchor", (d) => d[2])
+    .attr("class", "small")
+    .text((d) => d[3]);
 }
 
 const round = (value) => Math.round(value * 100) / 100;
 
 /** Circles stand for where and squares for what, so that colour is never alone. */
-export const circle = (x, y, r) => `M${round(x - r)},${round(y)}a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0z`;
+export const circle = (x, y, r) =>
+  `M${round(x - r)},${round(y)}a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0z`;
 export const square = (x, y, r) => `M${round(x - r)},${round(y - r)}h${2 * r}v${2 * r}h${-2 * r}z`;
 export const cross = (x, y, r) => `M${round(x - r)},${round(y - r)}l${2 * r},${2 * r}m0,${-2 * r}l${-2 * r},${2 * r}`;
 

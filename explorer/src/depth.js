@@ -24,35 +24,82 @@ export function depth(source) {
 
   function hint() {
     const r = source.about.correlation?.r;
-    const across = r === undefined || r === null ? "" : ` Over all heads the two scores correlate with r = ${number(r)}.`;
+    const across =
+      r === undefined || r === null ? "" : ` Over all heads the two scores correlate with r = ${number(r)}.`;
     if (!bounds) return `Median of each layer's heads, and the middle half of them.${across}`;
-    const held = source.array("variance").filter((value, at) => value <= source.array("exclusion_bound")[at] * (1 + 1e-6)).length;
+    const held = source
+      .array("variance")
+      .filter((value, at) => value <= source.array("exclusion_bound")[at] * (1 + 1e-6)).length;
     return `Median of each layer's heads, and the middle half of them.${across} Below, the variance of logits and its exclusion bound, kept by ${held} of ${source.count} heads.`;
   }
 
-  const spread = (name) => source.byRow.map((heads) => quartiles(heads.map((at) => source.values(name, store.state)[at])));
+  const spread = (name) =>
+    source.byRow.map((heads) => quartiles(heads.map((at) => source.values(name, store.state)[at])));
 
   function rows() {
     const names = ["positional", "symbolic", "entropy", ...(bounds ? ["variance", "exclusion_bound"] : [])];
     const all = names.map((name) => [name, spread(name)]);
-    return source.layers.map((name, row) => ({ layer: name, heads: source.byRow[row].length, ...Object.fromEntries(all.flatMap(([one, values]) => [[`${one}_lower_quartile`, values[row][0]], [`${one}_median`, values[row][1]], [`${one}_upper_quartile`, values[row][2]]])) }));
+    return source.layers.map((name, row) => ({
+      layer: name,
+      heads: source.byRow[row].length,
+      ...Object.fromEntries(
+        all.flatMap(([one, values]) => [
+          [`${one}_lower_quartile`, values[row][0]],
+          [`${one}_median`, values[row][1]],
+          [`${one}_upper_quartile`, values[row][2]],
+        ]),
+      ),
+    }));
   }
 
   function draw() {
     const lower = bounds ? BOUND : 0;
-    const { group, width, height } = frame(svg, widthOf(shown.body), 270 + lower, { ...MARGIN, bottom: MARGIN.bottom + lower });
+    const { group, width, height } = frame(svg, widthOf(shown.body), 270 + lower, {
+      ...MARGIN,
+      bottom: MARGIN.bottom + lower,
+    });
     svg.attr("aria-label", "Median positional and symbolic score of each layer, with the middle half of its heads");
     const last = Math.max(1, source.layers.length - 1);
     const x = scaleLinear([0, last], [0, width]);
     const y = unit(height, 0);
     const format = (value) => (Number.isInteger(value) ? (source.layers[value] ?? "") : "");
-    axes(group, x, y, width, height, { across: bounds ? "" : "layer", up: "median score", ticks: Math.min(last, width / 40), format });
+    axes(group, x, y, width, height, {
+      across: bounds ? "" : "layer",
+      up: "median score",
+      ticks: Math.min(last, width / 40),
+      format,
+    });
     const drawn = ["positional", "symbolic"].map((axis) => [axis, spread(axis)]);
     const seen = (d) => !Number.isNaN(d[1]);
-    layer(group, "bands").selectAll("path").data(drawn).join("path").attr("class", (d) => `band ${d[0]}`)
-      .attr("d", ([, values]) => area((_, n) => x(n), (d) => y(d[0]), (d) => y(d[2])).defined(seen)(values));
-    layer(group, "lines").selectAll("path").data(drawn).join("path").attr("class", (d) => `line ${d[0]}`).attr("d", ([, values]) => line((_, n) => x(n), (d) => y(d[1])).defined(seen)(values));
-    layer(group, "marks").selectAll("path").data(drawn).join("path").attr("class", (d) => `mark ${d[0]}`).attr("d", ([axis, values]) => values.map((d, n) => (seen(d) ? SHAPES[axis](x(n), y(d[1]), 2.7) : "")).join(""));
+    layer(group, "bands")
+      .selectAll("path")
+      .data(drawn)
+      .join("path")
+      .attr("class", (d) => `band ${d[0]}`)
+      .attr("d", ([, values]) =>
+        area(
+          (_, n) => x(n),
+          (d) => y(d[0]),
+          (d) => y(d[2]),
+        ).defined(seen)(values),
+      );
+    layer(group, "lines")
+      .selectAll("path")
+      .data(drawn)
+      .join("path")
+      .attr("class", (d) => `line ${d[0]}`)
+      .attr("d", ([, values]) =>
+        line(
+          (_, n) => x(n),
+          (d) => y(d[1]),
+        ).defined(seen)(values),
+      );
+    layer(group, "marks")
+      .selectAll("path")
+      .data(drawn)
+      .join("path")
+      .attr("class", (d) => `mark ${d[0]}`)
+      .attr("d", ([axis, values]) => values.map((d, n) => (seen(d) ? SHAPES[axis](x(n), y(d[1]), 2.7) : "")).join(""));
     legend(group);
     if (bounds) exclusion(layer(group, "exclusion").attr("transform", `translate(0,${height + 34})`), x, width);
     answer(group, x, width, height + lower, drawn);
@@ -60,25 +107,70 @@ export function depth(source) {
 
   function exclusion(group, x, width) {
     const height = BOUND - 22;
-    const drawn = [["variance", spread("variance")], ["bound", spread("exclusion_bound")]];
+    const drawn = [
+      ["variance", spread("variance")],
+      ["bound", spread("exclusion_bound")],
+    ];
     const [low, high] = extent(drawn.flatMap(([, values]) => values.map((d) => d[1])).filter((value) => value > 0));
     const y = scaleLog([low / 1.2, high * 1.2], [height, 0]);
-    axes(group, x, y, width, height, { across: "layer", up: "variance", ticks: Math.min(source.layers.length - 1, width / 40), format: (value) => (Number.isInteger(value) ? (source.layers[value] ?? "") : ""), upTicks: 3, upFormat: (value) => (/^1|^0\.0*1$/.test(String(value)) ? value : "") });
-    layer(group, "lines").selectAll("path").data(drawn).join("path").attr("class", (d) => `line ${d[0]}`).attr("d", ([, values]) => line((_, n) => x(n), (d) => y(d[1])).defined((d) => d[1] > 0)(values));
-    const words = [[0, "dashed: the bound"], [132, "solid: variance of logits"]];
-    layer(group, "words").selectAll("text").data(words).join("text").attr("class", "small").attr("x", (d) => d[0] + 2).attr("y", -5).text((d) => d[1]);
+    axes(group, x, y, width, height, {
+      across: "layer",
+      up: "variance",
+      ticks: Math.min(source.layers.length - 1, width / 40),
+      format: (value) => (Number.isInteger(value) ? (source.layers[value] ?? "") : ""),
+      upTicks: 3,
+      upFormat: (value) => (/^1|^0\.0*1$/.test(String(value)) ? value : ""),
+    });
+    layer(group, "lines")
+      .selectAll("path")
+      .data(drawn)
+      .join("path")
+      .attr("class", (d) => `line ${d[0]}`)
+      .attr("d", ([, values]) =>
+        line(
+          (_, n) => x(n),
+          (d) => y(d[1]),
+        ).defined((d) => d[1] > 0)(values),
+      );
+    const words = [
+      [0, "dashed: the bound"],
+      [132, "solid: variance of logits"],
+    ];
+    layer(group, "words")
+      .selectAll("text")
+      .data(words)
+      .join("text")
+      .attr("class", "small")
+      .attr("x", (d) => d[0] + 2)
+      .attr("y", -5)
+      .text((d) => d[1]);
   }
 
   function answer(group, x, width, height, drawn) {
-    const under = (event) => Math.min(source.layers.length - 1, Math.max(0, Math.round(x.invert(placeOf(event, svg, MARGIN)[0]))));
-    const pane = layer(group, "pane").selectAll("rect").data([0]).join("rect").attr("width", width).attr("height", height);
+    const under = (event) =>
+      Math.min(source.layers.length - 1, Math.max(0, Math.round(x.invert(placeOf(event, svg, MARGIN)[0]))));
+    const pane = layer(group, "pane")
+      .selectAll("rect")
+      .data([0])
+      .join("rect")
+      .attr("width", width)
+      .attr("height", height);
     pane.on("pointermove", (event) => {
       const row = under(event);
-      const words = drawn.map(([axis, values]) => `${axis} ${number(values[row][1])} (${number(values[row][0])} to ${number(values[row][2])})`);
-      tip([`Layer ${source.layers[row]}: ${source.byRow[row].length} heads`, ...words, "click: choose its heads"], event.clientX, event.clientY);
+      const words = drawn.map(
+        ([axis, values]) =>
+          `${axis} ${number(values[row][1])} (${number(values[row][0])} to ${number(values[row][2])})`,
+      );
+      tip(
+        [`Layer ${source.layers[row]}: ${source.byRow[row].length} heads`, ...words, "click: choose its heads"],
+        event.clientX,
+        event.clientY,
+      );
     });
     pane.on("pointerleave", () => tip(null));
-    pane.on("click", (event) => change({ heads: source.byRow[under(event)].map((at) => source.labels[at]), swap: null }));
+    pane.on("click", (event) =>
+      change({ heads: source.byRow[under(event)].map((at) => source.labels[at]), swap: null }),
+    );
   }
   return { ...shown, draw, mark() {}, light() {} };
 }

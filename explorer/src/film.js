@@ -9,12 +9,30 @@ const BEAT = 110; // milliseconds a checkpoint
 
 export function film(sources) {
   const steps = [...new Set(sources.flatMap((source) => source.steps))].sort((a, b) => a - b);
-  const here = () => (store.state.step === null ? steps.length - 1 : Math.max(0, steps.findLastIndex((step) => step <= store.state.step)));
+  const here = () =>
+    store.state.step === null
+      ? steps.length - 1
+      : Math.max(
+          0,
+          steps.findLastIndex((step) => step <= store.state.step),
+        );
   const play = h("button", { type: "button", class: "play", onclick: () => (timer ? stop() : start()) });
-  const slider = h("input", { type: "range", min: 0, max: steps.length - 1, step: 1, "aria-label": "Step of training", oninput: () => (stop(), change({ step: steps[Number(slider.value)] })) });
+  const slider = h("input", {
+    type: "range",
+    min: 0,
+    max: steps.length - 1,
+    step: 1,
+    "aria-label": "Step of training",
+    oninput: () => (stop(), change({ step: steps[Number(slider.value)] })),
+  });
   const told = h("output", { class: "step" });
   const sparks = sources.filter((source) => source.hops.length).map(sparklines);
-  const element = h("section", { class: "film", "aria-label": "Training as a film" }, h("div", { class: "reel" }, play, slider, told), ...sparks.map((spark) => spark.element));
+  const element = h(
+    "section",
+    { class: "film", "aria-label": "Training as a film" },
+    h("div", { class: "reel" }, play, slider, told),
+    ...sparks.map((spark) => spark.element),
+  );
   let timer = null;
 
   function start() {
@@ -52,11 +70,38 @@ function sparklines(source) {
   const parts = hops.map((number_of) => {
     const svg = canvas(`Accuracy of ${number_of} hops over training`, { name: `hop-${number_of}` });
     const value = h("b", {});
-    return { svg, value, element: h("div", { class: "spark" }, h("span", {}, `${number_of} ${number_of === 1 ? "hop" : "hops"} `, value), svg.node()) };
+    return {
+      svg,
+      value,
+      element: h(
+        "div",
+        { class: "spark" },
+        h("span", {}, `${number_of} ${number_of === 1 ? "hop" : "hops"} `, value),
+        svg.node(),
+      ),
+    };
   });
-  const rows = () => source.steps.flatMap((step, at) => hops.map((one, n) => ({ step, hops: one, accuracy: shares[at * hops.length + n] })));
-  const save = h("button", { type: "button", class: "quiet", "aria-label": "Download accuracy as CSV", onclick: () => download(csvFile(`${source.name}-accuracy`, rows())) }, "CSV");
-  const element = h("div", { class: "sparks" }, h("span", { class: "name" }, `${source.name}: right answers`), ...parts.map((part) => part.element), save);
+  const rows = () =>
+    source.steps.flatMap((step, at) =>
+      hops.map((one, n) => ({ step, hops: one, accuracy: shares[at * hops.length + n] })),
+    );
+  const save = h(
+    "button",
+    {
+      type: "button",
+      class: "quiet",
+      "aria-label": "Download accuracy as CSV",
+      onclick: () => download(csvFile(`${source.name}-accuracy`, rows())),
+    },
+    "CSV",
+  );
+  const element = h(
+    "div",
+    { class: "sparks" },
+    h("span", { class: "name" }, `${source.name}: right answers`),
+    ...parts.map((part) => part.element),
+    save,
+  );
 
   function draw() {
     const now = source.at(store.state);
@@ -66,8 +111,18 @@ function sparklines(source) {
       const last = Math.max(1, source.steps.length - 1);
       const places = source.steps.map((_, at) => [x(at / last), y(shares[at * hops.length + n])]);
       layer(group, "ahead").selectAll("path").data([places]).join("path").attr("d", line());
-      layer(group, "so-far").selectAll("path").data([places.slice(0, now + 1)]).join("path").attr("d", line());
-      layer(group, "now").selectAll("circle").data([places[now]]).join("circle").attr("cx", (d) => d[0]).attr("cy", (d) => d[1]).attr("r", 3);
+      layer(group, "so-far")
+        .selectAll("path")
+        .data([places.slice(0, now + 1)])
+        .join("path")
+        .attr("d", line());
+      layer(group, "now")
+        .selectAll("circle")
+        .data([places[now]])
+        .join("circle")
+        .attr("cx", (d) => d[0])
+        .attr("cy", (d) => d[1])
+        .attr("r", 3);
       value.textContent = `${number(100 * shares[now * hops.length + n], 0)} %`;
     });
   }

@@ -7,7 +7,12 @@ import { headRows, moveWith, sentence, tipOf } from "./words.js";
 
 const MARGIN = { left: 34, top: 20, right: 8, bottom: 34 };
 const MODES = ["difference", "positional", "symbolic", "entropy"];
-const ENDS = { difference: ["what", "where"], positional: ["0", "1 where"], symbolic: ["0", "1 what"], entropy: ["focused", "spread out"] };
+const ENDS = {
+  difference: ["what", "where"],
+  positional: ["0", "1 where"],
+  symbolic: ["0", "1 what"],
+  entropy: ["focused", "spread out"],
+};
 const HINTS = {
   difference: "Positional less symbolic score: orange heads look at where, blue ones at what.",
   positional: "The positional score: how much attention stays where it was.",
@@ -16,9 +21,14 @@ const HINTS = {
 };
 
 export function grid(source) {
-  const svg = canvas("The grid of heads: layers down, heads across. Arrow keys move through it.", { interactive: true, name: "grid" });
+  const svg = canvas("The grid of heads: layers down, heads across. Arrow keys move through it.", {
+    interactive: true,
+    name: "grid",
+  });
   const mode = choices("What the cells show", MODES, store.state.cells, (cells) => change({ cells }));
-  const order = choices("Order of heads within a layer", ["in place", "sorted"], "in place", (one) => change({ sorted: one === "sorted" }));
+  const order = choices("Order of heads within a layer", ["in place", "sorted"], "in place", (one) =>
+    change({ sorted: one === "sorted" }),
+  );
   const shown = panel("grid", "The grid", "", {
     csv: () => csvFile(`${source.name}-heads`, headRows(source, store.state)),
     svg: () => svgFile(`${source.name}-grid`, svg.node()),
@@ -43,17 +53,37 @@ export function grid(source) {
     const rows = source.layers.length;
     size = { width: Math.min(74, available / source.width), height: Math.min(26, Math.max(5, 470 / rows)) };
     const across = size.width * source.width;
-    const { group, height } = frame(svg, across + words + MARGIN.left + MARGIN.right, rows * size.height + MARGIN.top + MARGIN.bottom, MARGIN);
+    const { group, height } = frame(
+      svg,
+      across + words + MARGIN.left + MARGIN.right,
+      rows * size.height + MARGIN.top + MARGIN.bottom,
+      MARGIN,
+    );
     const gap = size.width > 8 && size.height > 8 ? 1.5 : 0.5;
-    const list = source.labels.map((_, at) => [column[at] * size.width, source.row[at] * size.height, size.width - gap, size.height - gap, scaled(values[at], shows)]);
+    const list = source.labels.map((_, at) => [
+      column[at] * size.width,
+      source.row[at] * size.height,
+      size.width - gap,
+      size.height - gap,
+      scaled(values[at], shows),
+    ]);
     cells(layer(group, "cells"), list, colours().ramps[shows]);
     signs(layer(group, "signs"), state);
     labels(layer(group, "labels"), across);
     if (words) since(layer(group, "since"), across, state);
-    key(layer(group, "scale"), 0, height + 10, Math.min(220, Math.max(90, across)), colours().ramps[shows], ENDS[shows]);
+    key(
+      layer(group, "scale"),
+      0,
+      height + 10,
+      Math.min(220, Math.max(90, across)),
+      colours().ramps[shows],
+      ENDS[shows],
+    );
     layer(group, "chosen");
     layer(group, "lit");
-    shown.rehint(`${HINTS[shows]} ${size.height >= 9 ? "Circle: where, square: what, cross: could not be measured." : ""}`);
+    shown.rehint(
+      `${HINTS[shows]} ${size.height >= 9 ? "Circle: where, square: what, cross: could not be measured." : ""}`,
+    );
     mark();
   }
 
@@ -62,35 +92,88 @@ export function grid(source) {
     const kinds = source.kinds(state);
     const r = Math.min(3, size.height / 5, size.width / 5);
     const draws = { where: circle, what: square, unmeasured: cross };
-    const paths = Object.entries(draws).map(([kind, shape]) => [kind, size.height < 9 && kind !== "unmeasured" ? "" : source.labels.map((_, at) => (kinds[at] === kind ? shape(...middle(at), r) : "")).join("")]);
-    group.selectAll("path").data(paths).join("path").attr("class", (d) => d[0]).attr("d", (d) => d[1]);
+    const paths = Object.entries(draws).map(([kind, shape]) => [
+      kind,
+      size.height < 9 && kind !== "unmeasured"
+        ? ""
+        : source.labels.map((_, at) => (kinds[at] === kind ? shape(...middle(at), r) : "")).join(""),
+    ]);
+    group
+      .selectAll("path")
+      .data(paths)
+      .join("path")
+      .attr("class", (d) => d[0])
+      .attr("d", (d) => d[1]);
   }
 
   const middle = (at) => [(column[at] + 0.5) * size.width - 0.75, (source.row[at] + 0.5) * size.height - 0.75];
 
   function labels(group, across) {
     const every = Math.ceil(14 / size.height);
-    const down = source.layers.map((name, row) => ({ x: -7, y: (row + 0.5) * size.height, text: name, anchor: "end" })).filter((_, row) => row % every === 0);
+    const down = source.layers
+      .map((name, row) => ({ x: -7, y: (row + 0.5) * size.height, text: name, anchor: "end" }))
+      .filter((_, row) => row % every === 0);
     const some = Math.ceil(22 / size.width);
-    const top = store.state.sorted ? [] : Array.from({ length: source.width }, (_, at) => ({ x: (at + 0.5) * size.width, y: -8, text: at, anchor: "middle" })).filter((_, at) => at % some === 0);
+    const top = store.state.sorted
+      ? []
+      : Array.from({ length: source.width }, (_, at) => ({
+          x: (at + 0.5) * size.width,
+          y: -8,
+          text: at,
+          anchor: "middle",
+        })).filter((_, at) => at % some === 0);
     const title = [{ x: -7, y: -8, text: "layer", anchor: "end" }];
     if (store.state.sorted) title.push({ x: across / 2, y: -8, text: "heads, highest first", anchor: "middle" });
-    group.selectAll("text").data([...down, ...top, ...title]).join("text").attr("x", (d) => d.x).attr("y", (d) => d.y).attr("dominant-baseline", "central")
-      .attr("text-anchor", (d) => d.anchor).text((d) => d.text);
+    group
+      .selectAll("text")
+      .data([...down, ...top, ...title])
+      .join("text")
+      .attr("x", (d) => d.x)
+      .attr("y", (d) => d.y)
+      .attr("dominant-baseline", "central")
+      .attr("text-anchor", (d) => d.anchor)
+      .text((d) => d.text);
   }
 
   /** The step at which a head became pure, beside its row. */
   function since(group, across, state) {
     const now = source.steps[source.at(state)];
-    const rows = source.byRow.map((heads, row) => ({ row, steps: heads.map((at) => source.pure[source.labels[at]]).filter((step) => step !== undefined) })).filter(({ steps }) => steps.length);
-    group.selectAll("text").data(rows).join("text").attr("x", across + 8).attr("y", (d) => (d.row + 0.5) * size.height).attr("dominant-baseline", "central")
-      .attr("class", (d) => (Math.min(...d.steps) <= now ? "reached" : "ahead")).text((d) => `pure since ${d.steps.map(count).join(", ")}`);
+    const rows = source.byRow
+      .map((heads, row) => ({
+        row,
+        steps: heads.map((at) => source.pure[source.labels[at]]).filter((step) => step !== undefined),
+      }))
+      .filter(({ steps }) => steps.length);
+    group
+      .selectAll("text")
+      .data(rows)
+      .join("text")
+      .attr("x", across + 8)
+      .attr("y", (d) => (d.row + 0.5) * size.height)
+      .attr("dominant-baseline", "central")
+      .attr("class", (d) => (Math.min(...d.steps) <= now ? "reached" : "ahead"))
+      .text((d) => `pure since ${d.steps.map(count).join(", ")}`);
   }
 
-  const box = (selection, extra) => selection.attr("x", (at) => column[at] * size.width - 0.75 - extra).attr("y", (at) => source.row[at] * size.height - 0.75 - extra)
-    .attr("width", size.width + 2 * extra).attr("height", size.height + 2 * extra).attr("rx", 2);
-  const mark = () => layer(layer(svg, "frame"), "chosen").selectAll("rect").data(store.state.heads.map((label) => source.places.get(label)).filter((at) => at !== undefined)).join("rect").call(box, 0);
-  const lightUp = (label) => layer(layer(svg, "frame"), "lit").selectAll("rect").data(source.places.has(label) ? [source.places.get(label)] : []).join("rect").call(box, 1);
+  const box = (selection, extra) =>
+    selection
+      .attr("x", (at) => column[at] * size.width - 0.75 - extra)
+      .attr("y", (at) => source.row[at] * size.height - 0.75 - extra)
+      .attr("width", size.width + 2 * extra)
+      .attr("height", size.height + 2 * extra)
+      .attr("rx", 2);
+  const mark = () =>
+    layer(layer(svg, "frame"), "chosen")
+      .selectAll("rect")
+      .data(store.state.heads.map((label) => source.places.get(label)).filter((at) => at !== undefined))
+      .join("rect")
+      .call(box, 0);
+  const lightUp = (label) =>
+    layer(layer(svg, "frame"), "lit")
+      .selectAll("rect")
+      .data(source.places.has(label) ? [source.places.get(label)] : [])
+      .join("rect")
+      .call(box, 1);
 
   function under(event) {
     const [x, y] = placeOf(event, svg, MARGIN);

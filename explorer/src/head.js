@@ -13,12 +13,23 @@ export function head(source) {
   const facts = h("div", { class: "facts" });
   const several = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Chosen heads" });
   const chosen = () => store.state.heads.map((label) => source.places.get(label)).filter((at) => at !== undefined);
-  const shown = panel("head", "The head", "", { csv: () => csvFile(`${source.name}-chosen-heads`, headRows(source, store.state, chosen().length ? chosen() : undefined)) });
+  const shown = panel("head", "The head", "", {
+    csv: () =>
+      csvFile(`${source.name}-chosen-heads`, headRows(source, store.state, chosen().length ? chosen() : undefined)),
+  });
   const figures = places(source).length ? [scoreLines(source), planePath(source)] : [];
   if (source.steps) figures.push(focusLines(source));
   else if (source.has("mass")) figures.push(swap(source));
-  const missing = source.about.level === "prompt" ? "Level prompt runs whole prompts again: it has no frequencies, and no table of swaps." : "Nothing turns in this model: it has no frequencies.";
-  shown.body.append(facts, several, h("div", { class: "parts" }, ...figures.map((figure) => figure.element)), figures.length < 2 ? h("p", { class: "hint" }, missing) : "");
+  const missing =
+    source.about.level === "prompt"
+      ? "Level prompt runs whole prompts again: it has no frequencies, and no table of swaps."
+      : "Nothing turns in this model: it has no frequencies.";
+  shown.body.append(
+    facts,
+    several,
+    h("div", { class: "parts" }, ...figures.map((figure) => figure.element)),
+    figures.length < 2 ? h("p", { class: "hint" }, missing) : "",
+  );
   shown.name.after(badge);
 
   function draw() {
@@ -28,8 +39,13 @@ export function head(source) {
     shown.retitle(at === undefined ? "All heads" : `Head ${source.labels[at]}`);
     badge.className = `badge ${kind}`;
     badge.textContent = at === undefined ? "" : looksAt(source, at, store.state);
-    if (badge.textContent && source.frequencyAt(store.state) >= 0) badge.textContent += ` at frequency ${store.state.frequency}`;
-    shown.rehint(at === undefined ? "No head is chosen, so these are medians of all. Click a dot or a cell, or one of the purest heads:" : nature(source, at));
+    if (badge.textContent && source.frequencyAt(store.state) >= 0)
+      badge.textContent += ` at frequency ${store.state.frequency}`;
+    shown.rehint(
+      at === undefined
+        ? "No head is chosen, so these are medians of all. Click a dot or a cell, or one of the purest heads:"
+        : nature(source, at),
+    );
     facts.replaceChildren(...(at === undefined ? purest(source) : numbers(source, at)));
     several.hidden = all.length < 2;
     if (all.length > 1) several.replaceChildren(table(source, all));
@@ -49,20 +65,45 @@ function nature(source, at) {
 function numbers(source, at) {
   const state = store.state;
   const value = (name) => source.values(name, state)[at];
-  const fact = (words, text, extra = "") => h("div", {}, h("span", { class: "name" }, ...said(words)), h("b", {}, text), extra ? h("span", { class: "range" }, extra) : null);
+  const fact = (words, text, extra = "") =>
+    h(
+      "div",
+      {},
+      h("span", { class: "name" }, ...said(words)),
+      h("b", {}, text),
+      extra ? h("span", { class: "range" }, extra) : null,
+    );
   const range = (name) => {
     if (!source.has(`${name}_low`) || source.frequencyAt(state) >= 0) return "";
     const [low, high] = [`${name}_low`, `${name}_high`].map((end) => source.array(end)[at]);
-    return Number.isNaN(low) ? "" : `${number(low)} to ${number(high)}`;
+    return Number.isNaN(low + value(name)) ? "" : `${number(low)} to ${number(high)}`;
   };
-  const facts = [fact("positional score", number(value("positional")), range("positional")), fact("symbolic score", number(value("symbolic")), range("symbolic")), fact("entropy", number(value("entropy"))), fact("mean frequency", number(value("mean_frequency"), 0))];
+  const facts = [
+    fact("positional score", number(value("positional")), range("positional")),
+    fact("symbolic score", number(value("symbolic")), range("symbolic")),
+    fact("entropy", number(value("entropy"))),
+    fact("mean frequency", number(value("mean_frequency"), 0)),
+  ];
   if (source.steps) {
     const since = source.pure[source.labels[at]];
     return [...facts, fact("pure since", since === undefined ? "never" : `step ${count(since)}`)];
   }
-  const shares = [["first token", "sink"], ["previous token", "previous_token"], ["induction", "induction"]].map(([words, name]) => fact(words, percent(value(name))));
-  const without = Number.isNaN(value("positional_without_first")) ? [] : [fact("without first token", `${number(value("positional_without_first"))}, ${number(value("symbolic_without_first"))}`)];
-  const bound = Number.isNaN(value("variance")) ? [] : [fact("exclusion bound", `${number(value("variance"))} ≤ ${number(value("exclusion_bound"))}`)];
+  const shares = [
+    ["first token", "sink"],
+    ["previous token", "previous_token"],
+    ["induction", "induction"],
+  ].map(([words, name]) => fact(words, percent(value(name))));
+  const without = Number.isNaN(value("positional_without_first"))
+    ? []
+    : [
+        fact(
+          "without first token",
+          `${number(value("positional_without_first"))}, ${number(value("symbolic_without_first"))}`,
+        ),
+      ];
+  const bound = Number.isNaN(value("variance"))
+    ? []
+    : [fact("exclusion bound", `${number(value("variance"))} ≤ ${number(value("exclusion_bound"))}`)];
   return [...facts, ...shares, ...without, ...bound, fact("key head", String(source.kv_heads[at]))];
 }
 
@@ -70,11 +111,34 @@ function numbers(source, at) {
 function purest(source) {
   const [positional, symbolic] = ["positional", "symbolic"].map((name) => source.values(name, store.state));
   const kinds = source.kinds(store.state);
-  const depth = { where: (at) => positional[at] - symbolic[at], what: (at) => symbolic[at] - positional[at], unfocused: (at) => positional[at] + symbolic[at] };
+  const depth = {
+    where: (at) => positional[at] - symbolic[at],
+    what: (at) => symbolic[at] - positional[at],
+    unfocused: (at) => positional[at] + symbolic[at],
+  };
   return Object.entries(depth).map(([kind, deep]) => {
-    const best = kinds.flatMap((one, at) => (one === kind ? [at] : [])).sort((a, b) => deep(b) - deep(a)).slice(0, 5);
-    const buttons = best.map((at) => h("button", { type: "button", class: "quiet", "aria-label": `Head ${source.labels[at]}`, onclick: () => choose(source.labels[at]) }, source.labels[at]));
-    return h("div", {}, h("span", { class: "name" }, h("b", { class: kind }, kind)), h("span", { class: "buttons" }, ...(best.length ? buttons : ["none"])));
+    const best = kinds
+      .flatMap((one, at) => (one === kind ? [at] : []))
+      .sort((a, b) => deep(b) - deep(a))
+      .slice(0, 5);
+    const buttons = best.map((at) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: "quiet",
+          "aria-label": `Head ${source.labels[at]}`,
+          onclick: () => choose(source.labels[at]),
+        },
+        source.labels[at],
+      ),
+    );
+    return h(
+      "div",
+      {},
+      h("span", { class: "name" }, h("b", { class: kind }, kind)),
+      h("span", { class: "buttons" }, ...(best.length ? buttons : ["none"])),
+    );
   });
 }
 
@@ -83,11 +147,24 @@ function table(source, all) {
   const kinds = source.kinds(store.state);
   const draw = (label) => change({ heads: [...store.state.heads.filter((one) => one !== label), label], swap: null });
   const line = (at) =>
-    h("tr", { "aria-current": at === all.at(-1) ? "true" : null },
-      h("td", {}, h("button", { type: "button", class: "quiet", onclick: () => draw(source.labels[at]) }, source.labels[at])),
+    h(
+      "tr",
+      { "aria-current": at === all.at(-1) ? "true" : null },
+      h(
+        "td",
+        {},
+        h("button", { type: "button", class: "quiet", onclick: () => draw(source.labels[at]) }, source.labels[at]),
+      ),
       h("td", {}, h("b", { class: kinds[at] }, kinds[at])),
-      ...["positional", "symbolic", "entropy"].map((name) => h("td", {}, number(source.values(name, store.state)[at]))));
+      ...["positional", "symbolic", "entropy"].map((name) => h("td", {}, number(source.values(name, store.state)[at]))),
+    );
   const titles = ["head", "kind", "positional", "symbolic", "entropy"].map((text) => h("th", { scope: "col" }, text));
   const more = all.length > MOST ? `, ${MOST} listed` : "";
-  return h("table", {}, h("caption", {}, `${count(all.length)} heads chosen${more}; the marked one is drawn below`), h("thead", {}, h("tr", {}, ...titles)), h("tbody", {}, ...[...all].reverse().slice(0, MOST).map(line)));
+  return h(
+    "table",
+    {},
+    h("caption", {}, `${count(all.length)} heads chosen${more}; the marked one is drawn below`),
+    h("thead", {}, h("tr", {}, ...titles)),
+    h("tbody", {}, ...[...all].reverse().slice(0, MOST).map(line)),
+  );
 }

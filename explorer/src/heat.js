@@ -8,29 +8,76 @@ import { change, choose, store } from "./store.js";
 import { choices, count, csvFile, number, panel, svgFile, tip } from "./ui.js";
 
 const MARGIN = { left: 46, top: 8, right: 12, bottom: 76 };
-const ENDS = { difference: ["what", "where"], positional: ["0", "1 where"], symbolic: ["0", "1 what"], use: ["unused", "most used"] };
+const ENDS = {
+  difference: ["what", "where"],
+  positional: ["0", "1 where"],
+  symbolic: ["0", "1 what"],
+  use: ["unused", "most used"],
+};
 
 /** A heatmap of rows and columns that answers to hover and click. */
 function heatmap({ id, title, hint, name, modes, rows, columns, rowTitle, columnTitle, value, tips, click, now, csv }) {
   const svg = canvas(`${title}. ${hint("difference")}`, { name: id });
   let mode = modes[0];
   const pick = choices("What the cells show", modes, mode, (one) => ((mode = one), pick.show(one), draw()));
-  const shown = panel(id, title, "", { csv: () => csvFile(`${name}-${id}`, csv()), svg: () => svgFile(`${name}-${id}`, svg.node()), tools: [pick.element] });
+  const shown = panel(id, title, "", {
+    csv: () => csvFile(`${name}-${id}`, csv()),
+    svg: () => svgFile(`${name}-${id}`, svg.node()),
+    tools: [pick.element],
+  });
   shown.body.append(svg.node());
   let size = { width: 1, height: 1 };
 
   function draw() {
     const tall = Math.min(20, Math.max(3.5, 330 / rows.length));
-    const { group, width, height } = frame(svg, widthOf(shown.body), rows.length * tall + MARGIN.top + MARGIN.bottom, MARGIN);
+    const { group, width, height } = frame(
+      svg,
+      widthOf(shown.body),
+      rows.length * tall + MARGIN.top + MARGIN.bottom,
+      MARGIN,
+    );
     size = { width: width / columns.length, height: tall };
     const gap = size.width > 7 && tall > 7 ? 1 : 0;
     const list = [];
-    rows.forEach((_, row) => columns.forEach((_, column) => list.push([column * size.width, row * tall, size.width - gap + (gap ? 0 : 0.3), tall - gap + (gap ? 0 : 0.3), scaled(value(mode, row, column), mode)])));
+    rows.forEach((_, row) =>
+      columns.forEach((_, column) =>
+        list.push([
+          column * size.width,
+          row * tall,
+          size.width - gap + (gap ? 0 : 0.3),
+          tall - gap + (gap ? 0 : 0.3),
+          scaled(value(mode, row, column), mode),
+        ]),
+      ),
+    );
     cells(layer(group, "cells"), list, colours().ramps[mode]);
-    const down = rows.map((text, row) => [-7, (row + 0.5) * tall, "end", text]).filter((_, row) => row % Math.ceil(14 / tall) === 0);
-    const across = columns.map((text, column) => [(column + 0.5) * size.width, height + 12, "middle", count(text)]).filter((_, column) => column % Math.ceil(44 / size.width) === 0);
-    layer(group, "labels").selectAll("text").data([...down, ...across]).join("text").attr("x", (d) => d[0]).attr("y", (d) => d[1]).attr("text-anchor", (d) => d[2]).attr("dominant-baseline", "central").text((d) => d[3]);
-    layer(group, "titles").selectAll("text").data([[width / 2, height + 31, columnTitle, ""], [-height / 2, -34, rowTitle, "rotate(-90)"]]).join("text").attr("class", "title").attr("x", (d) => d[0]).attr("y", (d) => d[1]).attr("transform", (d) => d[3]).text((d) => d[2]);
+    const down = rows
+      .map((text, row) => [-7, (row + 0.5) * tall, "end", text])
+      .filter((_, row) => row % Math.ceil(14 / tall) === 0);
+    const across = columns
+      .map((text, column) => [(column + 0.5) * size.width, height + 12, "middle", count(text)])
+      .filter((_, column) => column % Math.ceil(44 / size.width) === 0);
+    layer(group, "labels")
+      .selectAll("text")
+      .data([...down, ...across])
+      .join("text")
+      .attr("x", (d) => d[0])
+      .attr("y", (d) => d[1])
+      .attr("text-anchor", (d) => d[2])
+      .attr("dominant-baseline", "central")
+      .text((d) => d[3]);
+    layer(group, "titles")
+      .selectAll("text")
+      .data([
+        [width / 2, height + 31, columnTitle, ""],
+        [-height / 2, -34, rowTitle, "rotate(-90)"],
+      ])
+      .join("text")
+      .attr("class", "title")
+      .attr("x", (d) => d[0])
+      .attr("y", (d) => d[1])
+      .attr("transform", (d) => d[3])
+      .text((d) => d[2]);
     key(layer(group, "scale"), width - 180, height + 46, 180, colours().ramps[mode], ENDS[mode]);
     shown.rehint(hint(mode));
     mark();
@@ -39,7 +86,15 @@ function heatmap({ id, title, hint, name, modes, rows, columns, rowTitle, column
   function mark() {
     const column = now();
     const tall = rows.length * size.height;
-    layer(layer(svg, "frame"), "chosen").selectAll("rect").data(column >= 0 ? [column] : []).join("rect").attr("x", (d) => d * size.width - 1).attr("y", -1).attr("width", size.width + 1).attr("height", tall + 1).attr("rx", 2);
+    layer(layer(svg, "frame"), "chosen")
+      .selectAll("rect")
+      .data(column >= 0 ? [column] : [])
+      .join("rect")
+      .attr("x", (d) => d * size.width - 1)
+      .attr("y", -1)
+      .attr("width", size.width + 1)
+      .attr("height", tall + 1)
+      .attr("rx", 2);
   }
 
   const under = (event) => {
@@ -58,37 +113,89 @@ function heatmap({ id, title, hint, name, modes, rows, columns, rowTitle, column
 
 export function frequencyHeat(source) {
   const ids = source.frequencies;
-  const table = (name) => source.once(`heat ${name}`, () => {
-    const all = source.array(`frequency_${name}`);
-    return source.byRow.map((heads) => ids.map((_, n) => middle(heads.map((at) => all[at * ids.length + n]))));
-  });
+  const table = (name) =>
+    source.once(`heat ${name}`, () => {
+      const all = source.array(`frequency_${name}`);
+      return source.byRow.map((heads) => ids.map((_, n) => middle(heads.map((at) => all[at * ids.length + n]))));
+    });
   const value = (mode, row, column) => {
     if (mode === "difference") return table("positional")[row][column] - table("symbolic")[row][column];
-    if (mode === "use") return Math.sqrt(table("use_norm")[row][column] / source.once("most used", () => max(table("use_norm").flat())));
+    if (mode === "use")
+      return Math.sqrt(table("use_norm")[row][column] / source.once("most used", () => max(table("use_norm").flat())));
     return table(mode)[row][column];
   };
   const angle = (row, column) => source.array("frequency_angle")[source.byRow[row][0] * ids.length + column];
   return heatmap({
-    id: "frequencies", title: "Frequencies and layers", name: source.name, modes: ["difference", "positional", "symbolic", "use"],
-    hint: (mode) => (mode === "use" ? "How much the heads of a layer use each frequency (median, square root of the norm of its logits)." : "Each frequency on its own, median over a layer's heads. Click a column to see the plane at that frequency."),
-    rows: source.layers, columns: ids, rowTitle: "layer", columnTitle: ids.includes(0) ? "frequency, fast to slow; 0: does not turn" : "frequency, fast to slow",
-    value, now: () => source.frequencyAt(store.state),
-    tips: (row, column) => [`Layer ${source.layers[row]}, frequency ${ids[column]}`, `positional ${number(table("positional")[row][column])} · symbolic ${number(table("symbolic")[row][column])} · use ${number(table("use_norm")[row][column])}`, angle(row, column) ? `one turn in ${count(Math.round((2 * Math.PI) / angle(row, column)))} tokens` : "does not turn"],
+    id: "frequencies",
+    title: "Frequencies and layers",
+    name: source.name,
+    modes: ["difference", "positional", "symbolic", "use"],
+    hint: (mode) =>
+      mode === "use"
+        ? "How much the heads of a layer use each frequency (median, square root of the norm of its logits)."
+        : "Each frequency on its own, median over a layer's heads. Click a column to see the plane at that frequency.",
+    rows: source.layers,
+    columns: ids,
+    rowTitle: "layer",
+    columnTitle: ids.includes(0) ? "frequency, fast to slow; 0: does not turn" : "frequency, fast to slow",
+    value,
+    now: () => source.frequencyAt(store.state),
+    tips: (row, column) => [
+      `Layer ${source.layers[row]}, frequency ${ids[column]}`,
+      `positional ${number(table("positional")[row][column])} · symbolic ${number(table("symbolic")[row][column])} · use ${number(table("use_norm")[row][column])}`,
+      angle(row, column)
+        ? `one turn in ${count(Math.round((2 * Math.PI) / angle(row, column)))} tokens`
+        : "does not turn",
+    ],
     click: (row, column) => change({ frequency: store.state.frequency === ids[column] ? null : ids[column] }),
-    csv: () => source.labels.flatMap((_, at) => ids.map((frequency, n) => ({ layer: source.layers[source.row[at]], head: source.head[at], frequency, ...Object.fromEntries(["angle", "positional", "symbolic", "use_norm", "use_max"].map((name) => [name, source.array(`frequency_${name}`)[at * ids.length + n]])) }))),
+    csv: () =>
+      source.labels.flatMap((_, at) =>
+        ids.map((frequency, n) => ({
+          layer: source.layers[source.row[at]],
+          head: source.head[at],
+          frequency,
+          ...Object.fromEntries(
+            ["angle", "positional", "symbolic", "use_norm", "use_max"].map((name) => [
+              name,
+              source.array(`frequency_${name}`)[at * ids.length + n],
+            ]),
+          ),
+        })),
+      ),
   });
 }
 
 export function stepHeat(source) {
   const at = (name, head, step) => source.array(name)[step * source.count + head];
-  const value = (mode, head, step) => (mode === "difference" ? at("positional", head, step) - at("symbolic", head, step) : at(mode, head, step));
+  const value = (mode, head, step) =>
+    mode === "difference" ? at("positional", head, step) - at("symbolic", head, step) : at(mode, head, step);
   return heatmap({
-    id: "training", title: "Heads over training", name: source.name, modes: ["difference", "positional", "symbolic"],
+    id: "training",
+    title: "Heads over training",
+    name: source.name,
+    modes: ["difference", "positional", "symbolic"],
     hint: () => "Every head at every checkpoint. Click to go to a step and choose a head.",
-    rows: source.labels, columns: source.steps, rowTitle: "layer.head", columnTitle: "step of training",
-    value, now: () => source.at(store.state),
-    tips: (head, step) => [`Head ${source.labels[head]} at step ${count(source.steps[step])}`, `positional ${number(at("positional", head, step))} · symbolic ${number(at("symbolic", head, step))}`],
+    rows: source.labels,
+    columns: source.steps,
+    rowTitle: "layer.head",
+    columnTitle: "step of training",
+    value,
+    now: () => source.at(store.state),
+    tips: (head, step) => [
+      `Head ${source.labels[head]} at step ${count(source.steps[step])}`,
+      `positional ${number(at("positional", head, step))} · symbolic ${number(at("symbolic", head, step))}`,
+    ],
     click: (head, step) => (change({ step: source.steps[step] }), choose(source.labels[head])),
-    csv: () => source.steps.flatMap((step, n) => source.labels.map((_, head) => ({ step, layer: source.layers[source.row[head]], head: source.head[head], ...Object.fromEntries(["positional", "symbolic", "entropy", "mean_frequency"].map((name) => [name, at(name, head, n)])) }))),
+    csv: () =>
+      source.steps.flatMap((step, n) =>
+        source.labels.map((_, head) => ({
+          step,
+          layer: source.layers[source.row[head]],
+          head: source.head[head],
+          ...Object.fromEntries(
+            ["positional", "symbolic", "entropy", "mean_frequency"].map((name) => [name, at(name, head, n)]),
+          ),
+        })),
+      ),
   });
 }

@@ -28,8 +28,16 @@ function build() {
   reel = series.length ? film(series) : null;
   const main = h("main", { class: shown.length > 1 ? "two" : "one" });
   for (const { source, views } of columns) {
-    const title = shown.length > 1 ? [h("h2", { class: "whose" }, source.name), h("p", { class: "says" }, ...said(source.sentences.join(" ")))] : [];
-    const column = h("div", { class: `column ${source.type} ${source.width > 2 ? "wide" : "slim"}` }, ...title, ...views.map((view) => view.element));
+    const title =
+      shown.length > 1
+        ? [h("h2", { class: "whose" }, source.name), h("p", { class: "says" }, ...said(source.sentences.join(" ")))]
+        : [];
+    const column = h(
+      "div",
+      { class: `column ${source.type} ${source.width > 2 ? "wide" : "slim"}` },
+      ...title,
+      ...views.map((view) => view.element),
+    );
     column.style.gridRow = `span ${title.length + Math.max(...columns.map((one) => one.views.length))}`; // panels stand beside each other
     main.append(column);
   }
@@ -39,36 +47,89 @@ function build() {
 }
 
 function viewsOf(source) {
-  const top = source.steps ? [plane(source), grid(source), stepHeat(source), head(source)] : [plane(source), grid(source), head(source)];
-  const rest = [source.frequencies ? frequencyHeat(source) : null, source.prompt ? prompt(source) : null].filter(Boolean);
+  const top = source.steps
+    ? [plane(source), grid(source), stepHeat(source), head(source)]
+    : [plane(source), grid(source), head(source)];
+  const rest = [source.frequencies ? frequencyHeat(source) : null, source.prompt ? prompt(source) : null].filter(
+    Boolean,
+  );
   return [...top, depth(source), ...rest, provenance(source)];
 }
 
 function header(shown) {
   const { a, b } = store.state;
-  const options = (chosen, first) => [...first, ...sources.map((source, at) => h("option", { value: at, selected: at === chosen }, source.name))];
-  const pick = h("select", { "aria-label": "What is shown", onchange: (event) => change({ a: Number(event.target.value), b: Number(event.target.value) === b ? null : b, swap: null }) }, ...options(a, []));
-  const other = h("select", { "aria-label": "Compare with", onchange: (event) => change({ b: event.target.value === "" ? null : Number(event.target.value), swap: null }) }, ...options(b, [h("option", { value: "" }, "compare with …")]).filter((_, at) => at !== a + 1));
+  const options = (chosen, first) => [
+    ...first,
+    ...sources.map((source, at) => h("option", { value: at, selected: at === chosen }, source.name)),
+  ];
+  const pick = h(
+    "select",
+    {
+      "aria-label": "What is shown",
+      onchange: (event) =>
+        change({ a: Number(event.target.value), b: Number(event.target.value) === b ? null : b, swap: null }),
+    },
+    ...options(a, []),
+  );
+  const other = h(
+    "select",
+    {
+      "aria-label": "Compare with",
+      onchange: (event) => change({ b: event.target.value === "" ? null : Number(event.target.value), swap: null }),
+    },
+    ...options(b, [h("option", { value: "" }, "compare with …")]).filter((_, at) => at !== a + 1),
+  );
   const theme = h("button", { type: "button", class: "quiet", onclick: changeTheme }, "light or dark");
   const help = h("button", { type: "button", class: "quiet", onclick: () => guide.showModal() }, "? help");
   const guide = guideDialog();
   const compared = shown.length > 1 ? (data.comparisons[`${Math.min(a, b)},${Math.max(a, b)}`] ?? []) : [];
   const lead = shown.length > 1 ? compared : shown[0].sentences;
-  const warnings = shown.flatMap((source) => source.warnings.map((text) => h("p", { class: "warning" }, `${shown.length > 1 ? `${source.name}: ` : ""}${text}.`)));
-  return h("header", {},
-    h("div", { class: "top" }, h("h1", {}, shown.map((source) => source.name).join(" and ")), h("div", { class: "tools" }, ...(sources.length > 1 ? [pick, other] : []), theme, help)),
-    h("p", { class: "lead" }, ...said(lead.join(" "))), ...warnings, guide);
+  const warnings = shown.flatMap((source) =>
+    source.warnings.map((text) =>
+      h("p", { class: "warning" }, `${shown.length > 1 ? `${source.name}: ` : ""}${text}.`),
+    ),
+  );
+  return h(
+    "header",
+    {},
+    h(
+      "div",
+      { class: "top" },
+      h("h1", {}, shown.map((source) => source.name).join(" and ")),
+      h("div", { class: "tools" }, ...(sources.length > 1 ? [pick, other] : []), theme, help),
+    ),
+    h("p", { class: "lead" }, ...said(lead.join(" "))),
+    ...warnings,
+    guide,
+  );
 }
 
 function guideDialog() {
   const lines = [
-    ["What one sees", "An attention head gives every token before it a weight. Exchange the contents of two places: if the weights stay, the head looks at where; if they go along, it looks at what. Both scores run from 0 to 1."],
-    ["A head's name", "12.0 is head 0 of layer 12. It looks at where with a positional score of at least 0.8 and a symbolic one of at most 0.2, at what the other way round; with both at least 0.8 it is unfocused, else mixed."],
-    ["Choosing", "Hover names a head, click chooses it, click with shift adds one, dragging in the plane chooses all inside. In the plane or the grid, arrow keys go through heads and layers. Escape clears."],
+    [
+      "What one sees",
+      "An attention head gives every token before it a weight. Exchange the contents of two places: if the weights stay, the head looks at where; if they go along, it looks at what. Both scores run from 0 to 1.",
+    ],
+    [
+      "A head's name",
+      "12.0 is head 0 of layer 12. It looks at where with a positional score of at least 0.8 and a symbolic one of at most 0.2, at what the other way round; with both at least 0.8 it is unfocused, else mixed.",
+    ],
+    [
+      "Choosing",
+      "Hover names a head, click chooses it, click with shift adds one, dragging in the plane chooses all inside. In the plane or the grid, arrow keys go through heads and layers. Escape clears.",
+    ],
     ["Frequencies", "Click a frequency to see the whole plane at it alone; again, or Escape, to return."],
-    ["Taking it along", "The address of the page holds what was chosen. CSV and SVG stand beside every table and figure."],
+    [
+      "Taking it along",
+      "The address of the page holds what was chosen. CSV and SVG stand beside every table and figure.",
+    ],
   ];
-  const dialog = h("dialog", { "aria-label": "Help" }, h("form", { method: "dialog" }, h("button", { class: "quiet" }, "close")), ...lines.flatMap(([title, text]) => [h("h2", {}, title), h("p", {}, ...said(text))]));
+  const dialog = h(
+    "dialog",
+    { "aria-label": "Help" },
+    h("form", { method: "dialog" }, h("button", { class: "quiet" }, "close")),
+    ...lines.flatMap(([title, text]) => [h("h2", {}, title), h("p", {}, ...said(text))]),
+  );
   return dialog;
 }
 

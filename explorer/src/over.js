@@ -20,22 +20,41 @@ export const places = (source) => source.steps ?? source.frequencies?.filter((id
 function along(source, name, at) {
   const ids = places(source);
   if (at !== undefined) return Array.from(source.over(name, at)).slice(0, ids.length);
-  return source.once(`median ${name}`, () => ids.map((_, n) => middle(source.labels.map((_, one) => source.over(name, one)[n]))));
+  return source.once(`median ${name}`, () =>
+    ids.map((_, n) => middle(source.labels.map((_, one) => source.over(name, one)[n]))),
+  );
 }
 
 function rows(source, at) {
-  const names = source.steps ? ["positional", "symbolic", "entropy", "mean_frequency"] : ["angle", "positional", "symbolic", "use_norm", "use_max"];
+  const names = source.steps
+    ? ["positional", "symbolic", "entropy", "mean_frequency"]
+    : ["angle", "positional", "symbolic", "use_norm", "use_max"];
   const columns = names.map((name) => [name, along(source, name, at)]);
   const head = at === undefined ? "median" : source.labels[at];
-  return places(source).map((id, n) => ({ head, [source.steps ? "step" : "frequency"]: id, ...Object.fromEntries(columns.map(([name, values]) => [name, values[n]])) }));
+  return places(source).map((id, n) => ({
+    head,
+    [source.steps ? "step" : "frequency"]: id,
+    ...Object.fromEntries(columns.map(([name, values]) => [name, values[n]])),
+  }));
 }
 
 const named = (source, at) => (at === undefined ? "all heads" : `head ${source.labels[at]}`);
 
 function cursor(group, source, x, height) {
   const { frequency } = store.state;
-  const now = source.steps ? [source.steps[source.at(store.state)]] : source.frequencyAt(store.state) >= 0 ? [frequency] : [];
-  layer(group, "cursor").selectAll("line").data(now).join("line").attr("x1", x).attr("x2", x).attr("y1", 0).attr("y2", height);
+  const now = source.steps
+    ? [source.steps[source.at(store.state)]]
+    : source.frequencyAt(store.state) >= 0
+      ? [frequency]
+      : [];
+  layer(group, "cursor")
+    .selectAll("line")
+    .data(now)
+    .join("line")
+    .attr("x1", x)
+    .attr("x2", x)
+    .attr("y1", 0)
+    .attr("y2", height);
 }
 
 export function scoreLines(source) {
@@ -43,7 +62,9 @@ export function scoreLines(source) {
   let head;
   const ids = places(source);
   const word = source.steps ? "step" : "frequency";
-  const hint = source.steps ? "Its scores at every checkpoint; click to go to a step." : "Bars: how much it uses each frequency. Click one to see the whole plane at it.";
+  const hint = source.steps
+    ? "Its scores at every checkpoint; click to go to a step."
+    : "Bars: how much it uses each frequency. Click one to see the whole plane at it.";
   const shown = panel("over", source.steps ? "Score over training" : "Score by frequency", hint, {
     inner: true,
     csv: () => csvFile(`${source.name}-${named(source, head)}-by-${word}`, rows(source, head)),
@@ -59,14 +80,31 @@ export function scoreLines(source) {
     const x = scaleLinear(source.steps ? extent(ids) : [0.5, ids.length + 0.5], [0, width]);
     const y = unit(height, 0);
     const format = source.steps ? thousands : (value) => (Number.isInteger(value) && value >= 1 ? value : "");
-    axes(group, x, y, width, height, { across: bars ? "" : "step of training", up: "score", ticks: Math.min(ids.length, width / 45), format });
+    axes(group, x, y, width, height, {
+      across: bars ? "" : "step of training",
+      up: "score",
+      ticks: Math.min(ids.length, width / 45),
+      format,
+    });
     cursor(group, source, x, height + bars);
     const drawn = ["positional", "symbolic"].map((axis) => [axis, along(source, axis, at)]);
     const trace = line().defined((d) => !Number.isNaN(d[1]));
-    layer(group, "lines").selectAll("path").data(drawn).join("path").attr("class", (d) => `line ${d[0]}`)
+    layer(group, "lines")
+      .selectAll("path")
+      .data(drawn)
+      .join("path")
+      .attr("class", (d) => `line ${d[0]}`)
       .attr("d", ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
-    layer(group, "marks").selectAll("path").data(drawn).join("path").attr("class", (d) => `mark ${d[0]}`)
-      .attr("d", ([axis, values]) => (ids.length > 70 ? "" : values.map((value, n) => (Number.isNaN(value) ? "" : SHAPES[axis](x(ids[n]), y(value), 2.7))).join("")));
+    layer(group, "marks")
+      .selectAll("path")
+      .data(drawn)
+      .join("path")
+      .attr("class", (d) => `mark ${d[0]}`)
+      .attr("d", ([axis, values]) =>
+        ids.length > 70
+          ? ""
+          : values.map((value, n) => (Number.isNaN(value) ? "" : SHAPES[axis](x(ids[n]), y(value), 2.7))).join(""),
+      );
     legend(group);
     if (bars) use(group, x, width, height + bars + 6, along(source, "use_norm", at));
     answer(group, x, width, height + bars, drawn);
@@ -75,10 +113,27 @@ export function scoreLines(source) {
   function use(group, x, width, base, values) {
     const top = max(values) || 1;
     const thick = width / ids.length;
-    layer(group, "use").selectAll("rect").data(values).join("rect").attr("x", (_, n) => x(ids[n]) - thick * 0.4).attr("width", thick * 0.8)
-      .attr("y", (value) => base - ((USE - 24) * value) / top).attr("height", (value) => ((USE - 24) * value) / top);
-    const words = [["use", -8, base - 8, "end", "small"], ["frequency, fast to slow", width / 2, base + 22, "middle", "title"]];
-    layer(group, "words").selectAll("text").data(words).join("text").attr("class", (d) => d[4]).attr("x", (d) => d[1]).attr("y", (d) => d[2]).attr("text-anchor", (d) => d[3]).text((d) => d[0]);
+    layer(group, "use")
+      .selectAll("rect")
+      .data(values)
+      .join("rect")
+      .attr("x", (_, n) => x(ids[n]) - thick * 0.4)
+      .attr("width", thick * 0.8)
+      .attr("y", (value) => base - ((USE - 24) * value) / top)
+      .attr("height", (value) => ((USE - 24) * value) / top);
+    const words = [
+      ["use", -8, base - 8, "end", "small"],
+      ["frequency, fast to slow", width / 2, base + 22, "middle", "title"],
+    ];
+    layer(group, "words")
+      .selectAll("text")
+      .data(words)
+      .join("text")
+      .attr("class", (d) => d[4])
+      .attr("x", (d) => d[1])
+      .attr("y", (d) => d[2])
+      .attr("text-anchor", (d) => d[3])
+      .text((d) => d[0]);
   }
 
   /** Hover tells the numbers; a click chooses the frequency, or the step. */
@@ -87,11 +142,22 @@ export function scoreLines(source) {
       const value = x.invert(placeOf(event, svg, MARGIN)[0]);
       return ids.reduce((best, id, n) => (Math.abs(id - value) < Math.abs(ids[best] - value) ? n : best), 0);
     };
-    const pane = layer(group, "pane").selectAll("rect").data([0]).join("rect").attr("width", width).attr("height", height);
+    const pane = layer(group, "pane")
+      .selectAll("rect")
+      .data([0])
+      .join("rect")
+      .attr("width", width)
+      .attr("height", height);
     pane.on("pointermove", (event) => {
       const n = nearest(event);
-      const lines = [`${word[0].toUpperCase()}${word.slice(1)} ${count(ids[n])}`, `positional ${number(drawn[0][1][n])} · symbolic ${number(drawn[1][1][n])}`];
-      if (!source.steps) lines.push(`use ${number(along(source, "use_norm", head)[n])} · one turn in ${count(Math.round((2 * Math.PI) / along(source, "angle", head)[n]))} tokens`);
+      const lines = [
+        `${word[0].toUpperCase()}${word.slice(1)} ${count(ids[n])}`,
+        `positional ${number(drawn[0][1][n])} · symbolic ${number(drawn[1][1][n])}`,
+      ];
+      if (!source.steps)
+        lines.push(
+          `use ${number(along(source, "use_norm", head)[n])} · one turn in ${count(Math.round((2 * Math.PI) / along(source, "angle", head)[n]))} tokens`,
+        );
       tip(lines, event.clientX, event.clientY);
     });
     pane.on("pointerleave", () => tip(null));
@@ -106,9 +172,24 @@ export function scoreLines(source) {
 /** Which line is which, by shape and word. */
 export function legend(group) {
   const words = layer(group, "legend").attr("transform", "translate(0,-14)");
-  const items = [["positional", "where (positional)", 4], ["symbolic", "what (symbolic)", 146]];
-  words.selectAll("path").data(items).join("path").attr("class", (d) => `mark ${d[0]}`).attr("d", (d) => SHAPES[d[0]](d[2], 0, 3.4));
-  words.selectAll("text").data(items).join("text").attr("class", "small").attr("x", (d) => d[2] + 8).attr("dominant-baseline", "central").text((d) => d[1]);
+  const items = [
+    ["positional", "where (positional)", 4],
+    ["symbolic", "what (symbolic)", 146],
+  ];
+  words
+    .selectAll("path")
+    .data(items)
+    .join("path")
+    .attr("class", (d) => `mark ${d[0]}`)
+    .attr("d", (d) => SHAPES[d[0]](d[2], 0, 3.4));
+  words
+    .selectAll("text")
+    .data(items)
+    .join("text")
+    .attr("class", "small")
+    .attr("x", (d) => d[2] + 8)
+    .attr("dominant-baseline", "central")
+    .text((d) => d[1]);
 }
 
 export function planePath(source) {
@@ -116,7 +197,9 @@ export function planePath(source) {
   let head;
   const ids = places(source);
   const word = source.steps ? "step" : "frequency";
-  const hint = source.steps ? "Its way through the plane, from the first step (light) to this one." : "Each frequency alone, from the fastest (light) to the slowest (dark).";
+  const hint = source.steps
+    ? "Its way through the plane, from the first step (light) to this one."
+    : "Each frequency alone, from the fastest (light) to the slowest (dark).";
   const shown = panel("path", "Path through the plane", hint, {
     inner: true,
     csv: () => csvFile(`${source.name}-${named(source, head)}-path`, rows(source, head)),
@@ -133,19 +216,58 @@ export function planePath(source) {
     svg.attr("aria-label", `Path of ${named(source, at)} through the plane by ${word}`);
     const [x, y] = [unit(0, size), unit(size, 0)];
     axes(group, x, y, size, size, { across: "looks at where", up: "looks at what", ticks: 3, upTicks: 3 });
-    layer(group, "diagonal").selectAll("line").data([0]).join("line").attr("class", "either").attr("x2", size).attr("y2", size);
+    layer(group, "diagonal")
+      .selectAll("line")
+      .data([0])
+      .join("line")
+      .attr("class", "either")
+      .attr("x2", size)
+      .attr("y2", size);
     const [positional, symbolic] = ["positional", "symbolic"].map((axis) => along(source, axis, at));
     const now = source.steps ? ids[source.at(store.state)] : store.state.frequency;
-    const way = ids.map((id, n) => ({ id, n, x: x(positional[n]), y: y(symbolic[n]) })).filter((d) => !Number.isNaN(d.x + d.y) && (!source.steps || d.id <= now));
-    layer(group, "way").selectAll("path").data([way]).join("path").attr("d", line((d) => d.x, (d) => d.y));
+    const way = ids
+      .map((id, n) => ({ id, n, x: x(positional[n]), y: y(symbolic[n]) }))
+      .filter((d) => !Number.isNaN(d.x + d.y) && (!source.steps || d.id <= now));
+    layer(group, "way")
+      .selectAll("path")
+      .data([way])
+      .join("path")
+      .attr(
+        "d",
+        line(
+          (d) => d.x,
+          (d) => d.y,
+        ),
+      );
     const shade = colours().layer;
-    layer(group, "dots").selectAll("circle").data(way, (d) => d.id).join("circle").attr("cx", (d) => d.x).attr("cy", (d) => d.y)
-      .attr("r", (d) => (d.id === now ? 6 : source.steps ? 2 : 4)).attr("fill", (d) => shade(d.n / Math.max(1, ids.length - 1)))
-      .on("pointermove", (event, d) => tip([`${word[0].toUpperCase()}${word.slice(1)} ${count(d.id)}`, `positional ${number(positional[d.n])} · symbolic ${number(symbolic[d.n])}`], event.clientX, event.clientY))
+    layer(group, "dots")
+      .selectAll("circle")
+      .data(way, (d) => d.id)
+      .join("circle")
+      .attr("cx", (d) => d.x)
+      .attr("cy", (d) => d.y)
+      .attr("r", (d) => (d.id === now ? 6 : source.steps ? 2 : 4))
+      .attr("fill", (d) => shade(d.n / Math.max(1, ids.length - 1)))
+      .on("pointermove", (event, d) =>
+        tip(
+          [
+            `${word[0].toUpperCase()}${word.slice(1)} ${count(d.id)}`,
+            `positional ${number(positional[d.n])} · symbolic ${number(symbolic[d.n])}`,
+          ],
+          event.clientX,
+          event.clientY,
+        ),
+      )
       .on("pointerleave", () => tip(null));
     const ends = way.length > 1 ? [way[0], way.at(-1)] : way;
-    layer(group, "ends").selectAll("text").data(ends).join("text").attr("x", (d) => d.x + (d.x > size / 2 ? -9 : 9)).attr("y", (d) => d.y + (d.y < 24 ? 14 : -6))
-      .attr("text-anchor", (d) => (d.x > size / 2 ? "end" : "start")).text((d, n) => (source.steps ? `step ${count(d.id)}` : n ? "slowest" : "fastest"));
+    layer(group, "ends")
+      .selectAll("text")
+      .data(ends)
+      .join("text")
+      .attr("x", (d) => d.x + (d.x > size / 2 ? -9 : 9))
+      .attr("y", (d) => d.y + (d.y < 24 ? 14 : -6))
+      .attr("text-anchor", (d) => (d.x > size / 2 ? "end" : "start"))
+      .text((d, n) => (source.steps ? `step ${count(d.id)}` : n ? "slowest" : "fastest"));
   }
   return { ...shown, draw };
 }
@@ -154,11 +276,16 @@ export function planePath(source) {
 export function focusLines(source) {
   const svg = canvas("Entropy of attention and mean frequency over training", { name: "focus" });
   let head;
-  const shown = panel("focus", "Focus and frequency", "The entropy of its attention, and the frequency that it uses on average.", {
-    inner: true,
-    csv: () => csvFile(`${source.name}-${named(source, head)}-focus`, rows(source, head)),
-    svg: () => svgFile(`${source.name}-${named(source, head)}-focus`, svg.node()),
-  });
+  const shown = panel(
+    "focus",
+    "Focus and frequency",
+    "The entropy of its attention, and the frequency that it uses on average.",
+    {
+      inner: true,
+      csv: () => csvFile(`${source.name}-${named(source, head)}-focus`, rows(source, head)),
+      svg: () => svgFile(`${source.name}-${named(source, head)}-focus`, svg.node()),
+    },
+  );
   shown.body.append(svg.node());
   const ids = source.steps;
 
@@ -167,13 +294,36 @@ export function focusLines(source) {
     const { group, width, height } = frame(svg, widthOf(shown.body), 292, MARGIN);
     const highest = max(source.array("mean_frequency")) || 1;
     const [x, y] = [scaleLinear(extent(ids), [0, width]), unit(height, 0)];
-    axes(group, x, y, width, height, { across: "step of training", up: "share of the largest", ticks: width / 60, format: thousands });
+    axes(group, x, y, width, height, {
+      across: "step of training",
+      up: "share of the largest",
+      ticks: width / 60,
+      format: thousands,
+    });
     cursor(group, source, x, height);
-    const drawn = [["entropy", along(source, "entropy", at)], ["frequency", along(source, "mean_frequency", at).map((value) => value / highest)]];
+    const drawn = [
+      ["entropy", along(source, "entropy", at)],
+      ["frequency", along(source, "mean_frequency", at).map((value) => value / highest)],
+    ];
     const trace = line().defined((d) => !Number.isNaN(d[1]));
-    layer(group, "lines").selectAll("path").data(drawn).join("path").attr("class", (d) => `line ${d[0]}`).attr("d", ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
-    const words = [[0, "solid: entropy"], [104, `dashed: mean frequency, of ${count(highest)}`]];
-    layer(group, "legend").attr("transform", "translate(0,-12)").selectAll("text").data(words).join("text").attr("class", "small").attr("x", (d) => d[0]).text((d) => d[1]);
+    layer(group, "lines")
+      .selectAll("path")
+      .data(drawn)
+      .join("path")
+      .attr("class", (d) => `line ${d[0]}`)
+      .attr("d", ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
+    const words = [
+      [0, "solid: entropy"],
+      [104, `dashed: mean frequency, of ${count(highest)}`],
+    ];
+    layer(group, "legend")
+      .attr("transform", "translate(0,-12)")
+      .selectAll("text")
+      .data(words)
+      .join("text")
+      .attr("class", "small")
+      .attr("x", (d) => d[0])
+      .text((d) => d[1]);
   }
   return { ...shown, draw };
 }

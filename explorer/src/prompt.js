@@ -14,7 +14,11 @@ export function prompt(source) {
     const last = query && at === pieces.length - 1;
     if (piece.block === null && !last) return text.append(piece.text);
     const mark = h("span", { class: last ? "query" : `block${piece.block === target ? " target" : ""}` });
-    mark.append(...(piece.block === target && says ? answerIn(piece.text.slice(lead.length), says) : [piece.text.slice(lead.length) || "␣"]));
+    mark.append(
+      ...(piece.block === target && says
+        ? answerIn(piece.text.slice(lead.length), says)
+        : [piece.text.slice(lead.length) || "␣"]),
+    );
     if (last) mark.append(h("small", {}, "query"));
     if (piece.block !== null) {
       mark.dataset.tip = "";
@@ -26,7 +30,12 @@ export function prompt(source) {
   const shown = panel("prompt", "The prompt", "", { csv: () => csvFile(`${source.name}-blocks`, rows()) });
   shown.body.append(text);
   const chosen = () => source.places.get(store.state.heads.at(-1));
-  const rows = () => spans.map((span, block) => ({ block: block + 1, says: span.textContent, attention: chosen() === undefined ? null : source.attention(chosen())[block] }));
+  const rows = () =>
+    spans.map((span, block) => ({
+      block: block + 1,
+      says: span.textContent,
+      attention: chosen() === undefined ? null : source.attention(chosen())[block],
+    }));
 
   function draw() {
     const at = chosen();
@@ -35,10 +44,15 @@ export function prompt(source) {
     const shadeOf = colours().shade;
     spans.forEach((span, block) => {
       span.style.backgroundColor = attention && attention[block] ? shadeOf(attention[block] / top) : "";
-      span.explain = () => (attention ? `Block ${block + 1}: ${percent(attention[block])} of the attention of head ${source.labels[at]}` : `Block ${block + 1}`);
+      span.explain = () =>
+        attention
+          ? `Block ${block + 1}: ${percent(attention[block])} of the attention of head ${source.labels[at]}`
+          : `Block ${block + 1}`;
     });
     const whole = attention ? attention.reduce((sum, share) => sum + (Number.isNaN(share) ? 0 : share), 0) : 0;
-    const shade = attention ? ` The darker, the more head ${source.labels[at]} attends to it: ${percent(top)} at most, ${percent(whole)} on all blocks together.` : "";
+    const shade = attention
+      ? ` The darker, the more head ${source.labels[at]} attends to it: ${percent(top)} at most, ${percent(whole)} on all blocks together.`
+      : "";
     shown.rehint(`The first of ${of} prompts: ${tokens} tokens, ${source.blocks} blocks outlined.${shade}`);
   }
   return { ...shown, draw, mark: draw, light() {} };

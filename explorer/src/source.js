@@ -119,7 +119,9 @@ export class Source {
 
 /** Lower quartile, median and upper quartile of the numbers there are. */
 export function quartiles(values) {
-  const sorted = Float64Array.from(values).filter((value) => !Number.isNaN(value)).sort();
+  const sorted = Float64Array.from(values)
+    .filter((value) => !Number.isNaN(value))
+    .sort();
   return [0.25, 0.5, 0.75].map((part) => (sorted.length ? quantileSorted(sorted, part) : NaN));
 }
 

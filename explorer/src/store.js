@@ -1,7 +1,25 @@
 // What the reader chose. One object, kept in the address so that a link shows the same view.
 
-const DEFAULTS = { a: 0, b: null, heads: [], frequency: null, step: null, cells: "difference", sorted: false, swap: null };
-const SHORT = { a: "p", b: "with", heads: "h", frequency: "f", step: "step", cells: "g", sorted: "sorted", swap: "swap" };
+const DEFAULTS = {
+  a: 0,
+  b: null,
+  heads: [],
+  frequency: null,
+  step: null,
+  cells: "difference",
+  sorted: false,
+  swap: null,
+};
+const SHORT = {
+  a: "p",
+  b: "with",
+  heads: "h",
+  frequency: "f",
+  step: "step",
+  cells: "g",
+  sorted: "sorted",
+  swap: "swap",
+};
 
 export const store = { state: { ...DEFAULTS }, lit: null, listeners: [], lights: [] };
 
@@ -43,7 +61,9 @@ export function writeHash(state) {
   for (const [name, short] of Object.entries(SHORT)) {
     const value = state[name];
     if (JSON.stringify(value) === JSON.stringify(DEFAULTS[name])) continue;
-    parts.push(`${short}=${encodeURIComponent(Array.isArray(value) ? value.join(",") : value === true ? "yes" : value)}`);
+    parts.push(
+      `${short}=${encodeURIComponent(Array.isArray(value) ? value.join(",") : value === true ? "yes" : value)}`,
+    );
   }
   return parts.length ? `#${parts.join("&")}` : "";
 }

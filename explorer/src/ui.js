@@ -16,16 +16,39 @@ export function panel(id, title, hint, { csv, svg, tools = [], inner = false } =
   const told = h("p", { class: "hint" }, ...said(hint));
   const body = h("div", { class: "body" });
   const save = (what, made) =>
-    made ? h("button", { type: "button", class: "quiet", "aria-label": `Download ${title} as ${what}`, onclick: () => download(made()) }, what) : null;
-  const bar = h("div", { class: "bar" }, name, h("div", { class: "tools" }, ...tools, save("CSV", csv), save("SVG", svg)));
+    made
+      ? h(
+          "button",
+          {
+            type: "button",
+            class: "quiet",
+            "aria-label": `Download ${title} as ${what}`,
+            onclick: () => download(made()),
+          },
+          what,
+        )
+      : null;
+  const bar = h(
+    "div",
+    { class: "bar" },
+    name,
+    h("div", { class: "tools" }, ...tools, save("CSV", csv), save("SVG", svg)),
+  );
   const element = h(inner ? "div" : "section", { class: inner ? "part" : "panel", "data-panel": id }, bar, told, body);
-  return { element, body, name, retitle: (text) => (name.textContent = text), rehint: (text) => told.replaceChildren(...said(text)) };
+  return {
+    element,
+    body,
+    name,
+    retitle: (text) => (name.textContent = text),
+    rehint: (text) => told.replaceChildren(...said(text)),
+  };
 }
 
 /** Buttons of which one is pressed. */
 export function choices(label, options, chosen, choose) {
   const buttons = options.map((option) => h("button", { type: "button", onclick: () => choose(option) }, option));
-  const show = (one) => buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(options[at] === one)));
+  const show = (one) =>
+    buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(options[at] === one)));
   show(chosen);
   return { element: h("div", { class: "choices", role: "group", "aria-label": label }, ...buttons), show };
 }
@@ -33,10 +56,13 @@ export function choices(label, options, chosen, choose) {
 const TERMS = {
   "positional score": "1: attention stays at its places when contents are swapped. 0: it does not.",
   "symbolic score": "1: attention follows the contents when they are swapped. 0: it does not.",
-  frequency: "A rotary head is a bundle of small heads, one for each speed at which its dimensions turn. Number 1 turns fastest.",
+  frequency:
+    "A rotary head is a bundle of small heads, one for each speed at which its dimensions turn. Number 1 turns fastest.",
   entropy: "0: all attention on one token. 1: spread evenly over all of them.",
-  "exclusion bound": "Theory: a head whose logits vary cannot be purely positional and purely symbolic. The variance of its logits never exceeds this bound.",
-  "pure since": "The first step from which on the head has at least 0.9 on one axis and at most 0.1 on the other, to the end.",
+  "exclusion bound":
+    "Theory: a head whose logits vary cannot be purely positional and purely symbolic. The variance of its logits never exceeds this bound.",
+  "pure since":
+    "The first step from which on the head has at least 0.9 on one axis and at most 0.1 on the other, to the end.",
   blocks: "Equally long pieces of the prompt, such as the statements of a list, that may change places.",
   "95 % interval": "Bootstrap over prompts: other prompts of the same kind would give a score in this range.",
 };
@@ -46,7 +72,12 @@ export function said(text) {
   const pattern = new RegExp(`(\\b(?:${Object.keys(TERMS).join("|")}|where|what)\\b)`, "g");
   return text.split(pattern).map((part) => {
     if (part === "where" || part === "what") return h("b", { class: part }, part);
-    if (part in TERMS) return h("button", { type: "button", class: "term", "data-tip": TERMS[part], "aria-label": `${part}: ${TERMS[part]}` }, part);
+    if (part in TERMS)
+      return h(
+        "button",
+        { type: "button", class: "term", "data-tip": TERMS[part], "aria-label": `${part}: ${TERMS[part]}` },
+        part,
+      );
     return part;
   });
 }
@@ -109,10 +140,27 @@ export function csvFile(name, rows) {
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   const lines = [columns, ...rows.map((row) => columns.map((column) => row[column]))];
-  return { name: `${safe(name)}.csv`, type: "text/csv", content: lines.map((line) => `${line.map(cell).join(",")}\n`).join("") };
+  return {
+    name: `${safe(name)}.csv`,
+    type: "text/csv",
+    content: lines.map((line) => `${line.map(cell).join(",")}\n`).join(""),
+  };
 }
 
-const KEPT = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "stroke-linejoin", "opacity", "font-size", "font-weight", "text-anchor", "dominant-baseline"];
+const KEPT = [
+  "fill",
+  "fill-opacity",
+  "stroke",
+  "stroke-width",
+  "stroke-dasharray",
+  "stroke-opacity",
+  "stroke-linejoin",
+  "opacity",
+  "font-size",
+  "font-weight",
+  "text-anchor",
+  "dominant-baseline",
+];
 
 /** A figure with its looks written into it, so that it looks the same outside of the page. */
 export function svgFile(name, svg) {

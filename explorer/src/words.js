@@ -3,7 +3,13 @@
 import { choose, store } from "./store.js";
 import { announce, count, number } from "./ui.js";
 
-const LOOKS = { where: "looks at where", what: "looks at what", unfocused: "is unfocused", mixed: "is mixed", unmeasured: "could not be measured" };
+const LOOKS = {
+  where: "looks at where",
+  what: "looks at what",
+  unfocused: "is unfocused",
+  mixed: "is mixed",
+  unmeasured: "could not be measured",
+};
 
 export function looksAt(source, at, state) {
   return LOOKS[source.kind(source.values("positional", state)[at], source.values("symbolic", state)[at])];
