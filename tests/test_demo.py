@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import brute_force
+import handmade
 import wherewhat as ww
 from wherewhat.core.kinds import kind
 from wherewhat.lab import to_gptj
 from wherewhat.studies.demo import prompts_of
 from wherewhat.tasks import TASKS
-from wherewhat.theory import handmade
 
 
 @pytest.mark.parametrize("seed", range(3))
