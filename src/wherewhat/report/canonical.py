@@ -33,7 +33,7 @@ def show_sweeps(made: Sweeps, console: Console) -> None:
 
 
 def show_decoupling(made: Decoupling, console: Console) -> None:
-    """The claims, then every angle."""
+    """Every angle, then the claims."""
     show_sweeps(made.sweeps, console)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("claim", "found, at worst", "holds"):

@@ -69,10 +69,8 @@ def accuracy_by_place(made: Sweeps) -> Figure:
                 groups.mean().index, groups.mean(), groups.sem().fillna(0), color=colour, lw=1.2, marker="o", ms=2.5,
                 capsize=1.5, elinewidth=0.7, label=name,
             )  # fmt: skip
-        axes.set(
-            title=f"{setting.capitalize()}: {'U' if setting == 'index' else 'inverse U'}", xlabel="place of the answer"
-        )
-        axes.legend(frameon=False, fontsize=6.5, title="frequency (angle)", title_fontsize=6.5, loc="lower left")
+        axes.set(title=setting.capitalize(), xlabel="place of the answer; below: frequency (angle)")
+        axes.legend(frameon=False, fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
     figure.axes[0].set(ylabel="accuracy, mean and standard error of seeds", ylim=(0, 1.03))
     return figure
 
@@ -122,7 +120,7 @@ def behaviour(made: Sweeps) -> Figure:
         name = setting.replace("theta", "θ")
         last.scatter(lean, those["accuracy"], s=9, marker=mark, color=COLOURS[setting], alpha=0.6, lw=0, label=name)
     last.set(xlabel="what ← positional - symbolic → where", ylabel="accuracy", ylim=(-0.03, 1.03), xlim=(-1.05, 1.05))
-    last.set_title("Behaviour decides accuracy")
+    last.set_title("Accuracy against behaviour")
     last.legend(frameon=False, fontsize=6.5)
     return figure
 
@@ -167,7 +165,7 @@ def plane_projection(seen: Projection) -> Figure:
         x=0.01, ha="left", fontweight="bold", fontsize=9,
     )  # fmt: skip
     figure.supxlabel(
-        "arrow: the query, its length scaled; larger dots draw more attention", fontsize=7, color="#666666"
+        "arrow: the query, scaled to the longest key; larger dots draw more attention", fontsize=7, color="#666666"
     )
     return figure
 

@@ -68,7 +68,7 @@ class SweepCell:
 @dataclass(frozen=True)
 class Sweeps:
     """`members`: a row a trained head; `training`: its accuracy over time; `positions`: by the place of the answer;
-    `trajectories`: queries and keys of the first seed over time.
+    `trajectories`: queries and the keys of contents of the first seed over time, in the plane that turns.
 
     >>> Sweeps.load("results/decoupling").members.query("task == 'index' and accuracy > 0.99")     # doctest: +SKIP
     """
@@ -183,11 +183,12 @@ def _tables(cell: SweepCell, result: dict[str, Tensor]) -> tuple[pd.DataFrame, .
     training = pd.DataFrame(training | {"accuracy": result["accuracy"].flatten().numpy()})
     positions = long(result["by_place"], seed=seeds, place=places, frequency=frequencies)
     positions = pd.DataFrame(positions | {"accuracy": result["by_place"].flatten().numpy()})
-    words = np.asarray(CANONICAL[cell.setting.task](symbols=cell.setting.symbols).words)
+    task = CANONICAL[cell.setting.task](symbols=cell.setting.symbols)
+    contents, questions = np.split(np.asarray(task.words), [task.contents])
     moving = []
-    for what in ("keys", "queries"):
-        x, y = result[what][:, :, -2], result[what][:, :, -1]  # the plane that turns
-        axes = long(x, step=steps, word=words[-x.shape[1] :], frequency=frequencies)
+    for what, words in (("keys", contents), ("queries", questions)):
+        x, y = result[what][:, : len(words), -2:].unbind(2)  # the plane that turns
+        axes = long(x, step=steps, word=words, frequency=frequencies)
         moving.append(pd.DataFrame(axes | {"x": x.flatten().numpy(), "y": y.flatten().numpy(), "what": what}))
     trajectories = pd.concat(moving, ignore_index=True)
     for table in (members, training, positions, trajectories):

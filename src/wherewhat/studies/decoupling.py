@@ -56,7 +56,7 @@ CLAIMS = (
     Claim("Partial induction, angles (0, 0.03 to 0.08): at least 99 %", TWO_ANGLES, (0.03, 0.08), at_least=0.99),
     Claim("Partial induction with 8 symbols, any single angle: at most 95 %", FEW_SYMBOLS, (0.0, 1.0), at_most=0.95),
 )
-BENDS = (("index", 1, "a U"), ("retrieval", -1, "an inverse U"))
+BENDS = ((INDEX, 13, 1, "a U"), (RETRIEVAL, 7, -1, "an inverse U"))  # half learnt: just too slow, just too fast
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def curvature(positions: pd.DataFrame) -> pd.DataFrame:
     """
     wide: Any = positions.pivot(index=["setting", "frequency", "seed"], columns="place", values="accuracy")
     x = np.linspace(-1, 1, wide.shape[1])
-    bends = pd.Series(np.polynomial.polynomial.polyfit(x, wide.to_numpy().T, 2)[2], wide.index)
+    bends = pd.Series(np.polynomial.polynomial.polyfit(x, wide.to_numpy().T, 2)[2].round(12), wide.index)
     over_seeds = bends.groupby(["setting", "frequency"], sort=False)
     table = pd.DataFrame({"bend": over_seeds.mean(), "error": over_seeds.sem()})
     t = table["bend"].abs() / table["error"]
@@ -115,12 +115,13 @@ def findings(members: pd.DataFrame, bent: pd.DataFrame) -> pd.DataFrame:
     """What was claimed, what was found, and whether the claim holds."""
     means: Any = members.groupby(["setting", "frequency"], as_index=False)[["accuracy", "angle"]].mean()
     rows = [claim.against(means) for claim in CLAIMS]
-    for task, sign, shape in BENDS:
-        # Half learnt: the angle is just too slow, or just too fast, for the task.
-        seen = bent.merge(means.query("setting == @task and 0.3 < accuracy < 0.95"), on=["setting", "frequency"])
-        as_said = seen[(np.sign(seen["bend"]) == sign) & (seen["p"] < SIGNIFICANT)]
-        ids = ", ".join(map(str, as_said["frequency"])) or "none"
-        found = f"p < {SIGNIFICANT} at {len(as_said)} of {len(seen)} IDs: {ids}"
-        words = f"{task.capitalize()} half learnt: accuracy by place is {shape}"
-        rows.append({"claim": words, "found": found, "holds": len(as_said) == len(seen) > 0})
+    for setting, frequency, sign, shape in BENDS:
+        half = means[(means["setting"] == setting.name) & means["accuracy"].between(0.3, 0.95)]
+        seen: Any = bent.assign(as_said=bent["bend"] * sign > 0)[bent["setting"] == setting.name]
+        row = seen[seen["frequency"] == frequency].to_dict("records")[0]
+        alike = seen[seen["frequency"].isin(half["frequency"]) & seen["as_said"] & (seen["p"] < SIGNIFICANT)]
+        found = f"bend {row['bend']:+.2f} ± {row['error']:.2f}, p = {row['p']:.0e}"
+        found += f"; so at {len(alike)} of {len(half)} IDs between 30 and 95 %"
+        words = f"{setting.name.capitalize()} at ID {frequency}: accuracy by place is {shape}"
+        rows.append({"claim": words, "found": found, "holds": row["as_said"] and row["p"] < SIGNIFICANT})
     return pd.DataFrame(rows)
