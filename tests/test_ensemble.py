@@ -76,6 +76,21 @@ def test_a_fast_head_learns_to_index_and_a_slow_one_to_retrieve() -> None:
         assert (accuracy > 0.95).tolist() == [fast, slow]
 
 
+@pytest.mark.parametrize(("symbols", "turn", "solved"), [(16, 0.98, True), (8, 0.98, True), (8, 2.5, False)])
+def test_one_angle_is_enough_for_partial_induction_if_it_is_sharp(symbols: int, turn: float, solved: bool) -> None:
+    """Symbols stand around a circle; while length * angle stays below half their distance, a match is always closer
+    to the query than anything else, and the later it stands the closer. Training needs not find it."""
+    task = Induction(symbols=symbols)
+    angle = turn * math.pi / symbols / task.length
+    head = Ensemble(task, torch.tensor([[angle]], dtype=torch.float64), [0], dtype=torch.float64)
+    around = torch.arange(symbols) * 2 * math.pi / symbols
+    head.keys, head.queries = torch.zeros_like(head.keys), torch.zeros_like(head.queries)
+    for table, turns in ((head.keys, around.repeat_interleave(task.attributes)), (head.queries, around - angle / 2)):
+        table[0, : len(turns), :, 0] = torch.stack([turns.cos(), turns.sin()], 1) * 1e3
+    accuracy = float(head.accuracy(task.sample(4096)))
+    assert (accuracy == 1.0) == solved
+
+
 def test_the_recipe_and_what_makes_no_ensemble() -> None:
     assert (RECIPE.steps, RECIPE.batch, RECIPE.rate, RECIPE.rate_at(0)) == (3000, 256, 3e-2, 3e-2)
     assert RECIPE.rate_at(1500) == pytest.approx(1.5e-2)
