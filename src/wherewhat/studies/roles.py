@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..capture import capture
+from ..capture.gate import gate
 from ..lab import Transformer
 from ..lab.train import accuracy_by_hops
-from ..lab.transformer import Attend, Drop
 from ..tasks import Sequences
 
 PLACES = ("self", "next", "later")
@@ -99,14 +99,5 @@ def queries_on_path(sequences: Sequences, first: int) -> Iterator[tuple[Tensor, 
 
 def accuracy_without(model: Transformer, sequences: Sequences, layer: int, head: int, kind: str) -> list[float]:
     """Accuracy by hops with the output of a head replaced by zero, or by its mean over these sequences."""
-
-    def change(number: int, attend: Attend) -> Attend:
-        def changed(queries: Tensor, keys: Tensor, values: Tensor, drop: Drop) -> Tensor:
-            output = attend(queries, keys, values, drop).clone()
-            output[:, head] = output[:, head].mean(0) if kind == "mean" else 0
-            return output
-
-        return changed if number == layer else attend
-
-    with model.attending(change):
+    with gate(model, ablate=[(layer, head)], mean_of=sequences.tokens if kind == "mean" else None):
         return accuracy_by_hops(model, sequences)

@@ -68,7 +68,7 @@ def check_profile(measured: Profile, model: PreTrainedModel | Transformer) -> st
     return weights
 
 
-def profile_embedded(name: str, seed: int = 0, prompts: int = 64) -> Profile:
+def profile_embedded(name: str, seed: int = 0, prompts: int = 32) -> Profile:
     """The profile of an embedded model on sequences of its task."""
     task = TASKS[name]()
     return profile(embedded(name), prompts_of(task, task.sample(prompts, seed)), seed=seed, about={"model": name})

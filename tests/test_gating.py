@@ -1,0 +1,192 @@
+"""What breaks under a gate: measures, selections, controls, and the command as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import bootstrap
+
+import wherewhat as ww
+from conftest import weights
+from wherewhat.prompts import binding, plain_text, repeats
+from wherewhat.studies.behaviour import losses, of_language_model, of_task
+from wherewhat.studies.gating import effect_table, run_gating
+from wherewhat.studies.selections import profile_embedded, select
+from wherewhat.studies.trials import RANDOM, Trials
+
+
+def heads_table(layers: int = 3, heads: int = 4) -> pd.DataFrame:
+    """The later a head, the more positional; the last one has no scores."""
+    places = [(layer, head) for layer in range(layers) for head in range(heads)]
+    scores = np.linspace(0, 1, len(places))
+    scores[-1] = np.nan
+    return pd.DataFrame(places, columns=["layer", "head"]).assign(positional=scores, symbolic=1 - scores)
+
+
+@pytest.fixture(scope="session")
+def profiles(tmp_path_factory) -> Path:
+    """Profiles of both embedded models on few prompts."""
+    folder = tmp_path_factory.mktemp("profiles")
+    for name in ("number", "letter"):
+        profile_embedded(name, prompts=4).save(folder / name)
+    return folder
+
+
+def test_losses_are_those_of_hugging_face(stories260k) -> None:
+    ids = torch.randint(10, 500, (3, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = [stories260k(input_ids=row[None], labels=row[None]).loss for row in ids]
+    assert torch.allclose(losses(stories260k, ids).mean(1), torch.stack(expected), atol=1e-5)
+
+
+def test_measures_look_at_the_tokens_that_they_name(stories260k) -> None:
+    """Against Hugging Face's loss on labels that are found by looking the tokens up in the prompt."""
+    tokenizer = ww.load_tokenizer(weights("stories260K"))
+    found = of_language_model(stories260k, tokenizer, pairs=2, samples=3).measure(stories260k)
+
+    def loss(ids: torch.Tensor, asked: list[int]) -> float:
+        labels = torch.full_like(ids, -100)
+        labels[asked] = ids[asked]
+        with torch.no_grad():
+            return float(stories260k(input_ids=ids[None], labels=labels[None]).loss)
+
+    for row, prompt in enumerate(repeats(tokenizer, 32, 3, 0)):
+        ids = torch.tensor([*prompt.ids, prompt.answer])
+        start = len(ids) - 64  # two copies of 32
+        assert torch.equal(ids[start : start + 32], ids[start + 32 :])
+        second, first = list(range(start + 33, start + 64)), list(range(start + 1, start + 32))
+        assert float(found["repeat_loss"][row]) == pytest.approx(loss(ids, second), abs=1e-4)
+        assert float(found["induction"][row]) == pytest.approx(loss(ids, first) - loss(ids, second), abs=1e-4)
+        doubled = torch.cat([ids[:start], torch.stack([ids[start : start + 32]] * 2, 1).flatten()])
+        again = [at for at in range(start + 33, len(doubled)) if (at - start) % 2 == 1]
+        assert all(doubled[at] == doubled[at - 1] for at in again)
+        assert float(found["copy_loss"][row]) == pytest.approx(loss(doubled, again), abs=1e-4)
+    for row, prompt in enumerate(binding(tokenizer, 2, 3, 0)):
+        with torch.no_grad():
+            chances = stories260k(input_ids=torch.tensor([prompt.ids])).logits[0, -1].softmax(-1)
+        assert float(found["binding_probability"][row]) == pytest.approx(float(chances[prompt.answer]), abs=1e-5)
+        assert float(found["binding_accuracy"][row]) == float(chances.argmax() == prompt.answer)
+    assert len(plain_text(tokenizer, "a b c " * 400, tokens=128, samples=3)) == 3
+    assert len(found["text_loss"]) == 3
+
+
+def test_controls_turn_as_much_off_at_random() -> None:
+    made = Trials(heads_table(), planes=16)
+    trials = made.battery(fractions=(0.1, 0.3))
+    assert [trial.choices for trial in trials[:2]] == [((2, 2),), ((0, 0),)]
+    assert {trial.number for trial in trials if trial.how != "ablate"} == {4}
+    controls = made.controls(trials, draws=4)
+    assert made.controls(trials, draws=4) == controls
+    for kind in {trial.kind for trial in trials}:
+        like = [control for control in controls if control.kind == kind]
+        assert len(like) == 4
+        assert len({control.choices for control in like}) > 1
+        assert {control.number for control in like} == {trial.number for trial in trials if trial.kind == kind}
+    assert not any((2, 3) in control.choices for control in controls)  # it has no scores
+    one = made.trial("some", "drop", [(0, 1, 3), (0, 1, 4), (2, 0, "fastest half")])
+    (control, *_) = made.controls([one], draws=2)
+    assert [sum(choice[:2] == place for choice in control.choices) for place in ((0, 1), (2, 0))] == [2, 8]
+
+
+def simulated(effect: float, seed: int) -> tuple[pd.Series, torch.Tensor]:
+    """The row of a trial that changes all units by 1 + effect, where controls change them by 1, with noise; and the
+    changes themselves."""
+    draw = np.random.default_rng(seed)
+    made = Trials(heads_table(), planes=8)
+    trial = made.trial("positional heads", "ablate", [(2, 2)])
+    trials = [trial, *made.controls([trial], draws=6)]
+    before = torch.tensor(draw.normal(5, 1, 40))
+    changes = 1 + torch.tensor(draw.normal(0, 0.1, (7, 40)))
+    changes[0] += effect
+    results = [{"text_loss": before + change} for change in changes]
+    return effect_table({"text_loss": before}, trials, results, seed=0).iloc[0], changes
+
+
+def test_an_effect_counts_against_its_control_only() -> None:
+    """What every choice breaks alike is no effect of this one."""
+    assert np.mean([simulated(0.0, seed)[0]["counts"] for seed in range(40)]) <= 0.1
+    assert all(simulated(0.2, seed)[0]["counts"] for seed in range(10))
+
+
+def test_changes_are_paired_and_their_intervals_those_of_scipy() -> None:
+    row, changes = simulated(0.5, seed=0)
+    assert row["change"] == pytest.approx(float(changes[0].mean()))
+    assert row["control"] == pytest.approx(float(changes[1:].mean()))
+    assert row["against"] == pytest.approx(row["change"] - row["control"])
+    assert row["after"] - row["before"] == pytest.approx(row["change"])
+    expected = bootstrap((changes[0].numpy(),), np.mean, method="percentile", rng=1).confidence_interval
+    assert (row["low"], row["high"]) == pytest.approx(tuple(expected), abs=0.01)
+
+
+def test_words_choose_heads_and_frequencies(profiles) -> None:
+    measured = ww.Profile.load(profiles / "number")
+    heads = measured.heads
+    leaning = (heads["positional"] - heads["symbolic"]).to_numpy()
+    assert select("the 3 most positional heads", measured) == [(int(at), 0) for at in np.argsort(-leaning)[:3]]
+    assert select("25% most symbolic heads", measured) == [
+        (int(at), 0) for at in np.argsort(leaning, kind="stable")[:3]
+    ]
+    chosen = select("all frequencies with symbolic score above .9", measured)
+    table = measured.frequencies.query("symbolic > .9")
+    assert chosen == [tuple(map(int, row)) for row in table[["layer", "head", "frequency"]].to_numpy()]
+    assert select("*.0.7") == [(None, 0, 7)]
+    with pytest.raises(ww.BadInput, match="scores of 12 heads"):
+        select("13 most positional heads", measured)
+    with pytest.raises(ww.BadInput, match="needs a profile"):
+        select("3 most positional heads")
+    with pytest.raises(ww.BadInput, match="has none"):
+        select("frequencies with symbolic score above 1.5", measured)
+
+
+def test_number_needs_its_positional_heads_and_fast_frequencies_and_letter_does_not(profiles) -> None:
+    after = {}
+    for name in ("number", "letter"):
+        made = Trials(ww.Profile.load(profiles / name).heads, planes=64)
+        trials = [
+            made.trial("positional", "ablate", made.ranked["positional"][:4]),
+            made.trial("fast", "drop", [(None, None, "fastest quarter")]),
+        ]
+        effects = run_gating(ww.embedded(name), of_task(name, samples=40), trials).effects
+        rows = effects.query("measure == 'accuracy'")
+        assert (rows["before"] > 0.95).all()
+        after[name] = rows["after"].tolist()
+    assert max(after["number"]) < 0.4
+    assert min(after["letter"]) > 0.9
+
+
+def test_the_command_measures_saves_and_goes_on(run, profiles, tmp_path) -> None:
+    command = ("gate", "number", "--profile", profiles / "number", "-o", tmp_path, "--samples", 8, "--draws", 2)
+    command += ("--ablate", "2 most positional heads")
+    code, out, err = run(*command, "--drop", "fastest quarter", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    table = pd.read_parquet(tmp_path / "effects.parquet")
+    assert len(told["effects"]) == len(table) == 2 * (2 + 4)  # two measures of two trials and two controls each
+    assert set(table["what"]) == {"2 most positional heads", "fastest quarter", RANDOM}
+    assert (tmp_path / "gating.png").read_bytes()[:4] == b"\x89PNG"
+    code, out, err = run(*command)
+    assert code == 0
+    assert "4 of 4 gates were measured before" in err.replace("\n", " ")
+    assert "ablate 2 2 most positional heads" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_bad_selections_end_with_one_clear_line(refuse, profiles, tmp_path) -> None:
+    number = ("gate", "number", "--profile", profiles / "number", "-o", tmp_path)
+    refuse("head 7: layer 3 has heads 0 to 0", *number, "--ablate", "3.7")
+    refuse("layer 12: attention is in layers 0 to 11", *number, "--drop", "12.0.1")
+    refuse("band 'slowest 0' is empty", *number, "--freeze", "slowest 0")
+    refuse("no band 'loudest'", *number, "--drop", "loudest")
+    refuse("none or all", *number, "--fraction", "1.0")
+    refuse("ablation is zero or mean", *number, "--ablation", "noise")
+    refuse("of another model, letter", "gate", "number", "--profile", profiles / "letter", "-o", tmp_path)
+    refuse("holds no profile", "gate", "number", "--profile", tmp_path, "-o", tmp_path)
+    model = weights("stories260K")
+    refuse("give --profile DIR", "gate", model, "-o", tmp_path)
+    refuse("of another model, letter", "gate", model, "--profile", profiles / "letter", "-o", tmp_path)
+    assert not (tmp_path / "cells").exists()
