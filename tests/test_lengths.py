@@ -10,8 +10,9 @@ import torch
 
 import wherewhat as ww
 from wherewhat.lab import Recipe, to_gptj
-from wherewhat.studies.lengths import GRID, lengths, right_answers
+from wherewhat.studies.lengths import GRID, answer, lengths
 from wherewhat.studies.multihop import train_task
+from wherewhat.studies.roles import attention_on_path
 from wherewhat.tasks import TASKS
 
 
@@ -29,11 +30,22 @@ def test_answers_are_those_of_hugging_faces_gptj(name, length):
     theirs = to_gptj(model, context=64)
     theirs.set_attn_implementation("eager")
     with torch.no_grad():
-        expected = theirs(longer.tokens).logits[:, -1].argmax(-1) == longer.answers
-    assert torch.equal(right_answers(model, longer.tokens, longer.answers), expected)
-    table = lengths(model, name, grid=(17, length), prompts=24, seed=1)
-    asked = table.query("hops > 0").groupby("length")["asked"].sum()
-    assert set(asked) == {24}
+        expected = theirs(longer.tokens, output_attentions=True)
+    found = answer(model, longer)
+    assert torch.equal(found["right"], expected.logits[:, -1].argmax(-1) == longer.answers)
+    rows = torch.stack([weights[:, :, -1] for weights in expected.attentions], 1)
+    following = rows.gather(-1, longer.path[:, 1, None, None, None].expand(-1, 12, 1, 1))[..., 0]
+    assert (found["looks"][..., 1] - following).abs().max() < 1e-5
+
+
+def test_tables_hold_every_sequence_and_head():
+    task, model = TASKS["number"](), ww.embedded("number")
+    made = lengths(model, "number", grid=(17, 40), prompts=24, seed=1)
+    asked = made.accuracy.query("hops > 0").groupby("length")["asked"].sum()
+    assert dict(asked) == {17: 24, 40: 24}
+    short = made.heads.query("length == 17")
+    expected = attention_on_path(model, task.sample(24, seed=1), first=0)[:, 0]
+    assert abs(short[["self", "next", "later"]].to_numpy() - expected.numpy()).max() < 1e-5
 
 
 def test_what_is_there_is_not_measured_again(tmp_path):
@@ -41,7 +53,7 @@ def test_what_is_there_is_not_measured_again(tmp_path):
     first = lengths(model, "number", tmp_path, grid=(17, 40), prompts=8)
     written = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     again = lengths(model, "number", tmp_path, grid=(17, 40, 80), prompts=8)
-    pd.testing.assert_frame_equal(again.query("length < 80"), first)
+    pd.testing.assert_frame_equal(again.accuracy.query("length < 80"), first.accuracy)
     assert written.items() < {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}.items()
 
 

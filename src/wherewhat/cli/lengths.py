@@ -19,7 +19,7 @@ def lengths(
         str, typer.Argument(metavar="DIR_OR_MODEL", help="Folder of a run, or number or letter, the embedded models.")
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for the table.", show_default="lengths/NAME")
+        Path | None, typer.Option("-o", "--output", help="Folder for the tables.", show_default="lengths/NAME")
     ] = None,
     prompts: Annotated[int, typer.Option(min=1, help="Sequences a length.")] = 200,
     longest: Annotated[int, typer.Option(help="Leave out lengths of the paper's grid beyond this.")] = 5000,
@@ -36,7 +36,6 @@ def lengths(
     """
     from rich.console import Console
 
-    from ..files import write_table
     from ..report.lengths import show_lengths
     from ..report.terminal import progress_bar
     from ..studies.lengths import GRID, lengths, model_and_task
@@ -46,10 +45,10 @@ def lengths(
     screen = Console(stderr=True, quiet=as_json, markup=False, highlight=False)
     with stoppable(f"what was measured is kept in {folder}; the same command goes on"), progress_bar(screen) as bar:
         grid = [length for length in GRID if length <= longest]
-        table = lengths(model, task, folder / "cells", grid=grid, prompts=prompts, seed=seed, progress=bar)
-        write_table(folder / "lengths.parquet", table.assign(task=task))
+        found = lengths(model, task, folder / "cells", grid=grid, prompts=prompts, seed=seed, progress=bar)
+        found.save(folder)
     if as_json:
-        print(json.dumps({"task": task, "folder": str(folder), "lengths": table.to_dict("records")}))
+        print(json.dumps({"task": task, "folder": str(folder), "lengths": found.accuracy.to_dict("records")}))
     else:
-        show_lengths(table, task, Console(highlight=False, markup=False))
+        show_lengths(found.accuracy, task, Console(highlight=False, markup=False))
         screen.print(f"Saved in {folder}")

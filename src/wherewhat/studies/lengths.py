@@ -1,25 +1,28 @@
-"""How far a trained model generalises in length: accuracy on sequences with more and more symbols on their left."""
+"""How far a trained model generalises in length: accuracy, and where its heads look, with more and more on the left."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Int
+from jaxtyping import Float
 from scipy.stats import binomtest
 from torch import Tensor
 
 from ..errors import BadInput
+from ..files import write_table
 from ..lab import Transformer, embedded, load_checkpoint
 from ..lab.checkpoint import read_run
 from ..lab.transformer import Attend, Drop
-from ..tasks import TASKS
+from ..tasks import TASKS, Sequences
 from .cells import run_cells
 from .profile import weights_hash
+from .roles import PLACES, along_path
 
 # The paper's: tens to 100, hundreds to 1,000, five-hundreds to 5,000; before them the length of training.
 GRID = (17, *range(20, 101, 10), *range(200, 1001, 100), *range(1500, 5001, 500))
@@ -48,6 +51,18 @@ class LengthCell:
     version: int = 1
 
 
+@dataclass(frozen=True)
+class Lengths:
+    """Accuracy by length and hops, and by length and head the mean attention of the last token along its path."""
+
+    accuracy: pd.DataFrame
+    heads: pd.DataFrame
+
+    def save(self, folder: str | Path) -> None:
+        for name, table in vars(self).items():
+            write_table(Path(folder) / f"{name}.parquet", table)
+
+
 def lengths(
     model: Transformer,
     task: str,
@@ -57,13 +72,13 @@ def lengths(
     prompts: int = PROMPTS,
     seed: int = 0,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> pd.DataFrame:
-    """A row a length and number of hops: right answers of how many, and the share with its 95 % interval.
+) -> Lengths:
+    """Right answers of how many, with 95 % intervals, and attention on the path, at every length.
 
     The sequences are the same at every length, but for the targets that come before them: the path, its offsets and
     the answer stay. With a folder, what is there is not computed again.
 
-    >>> lengths(ww.embedded("letter"), "letter", grid=(17, 100)).query("hops == 1")    # doctest: +SKIP
+    >>> lengths(ww.embedded("letter"), "letter", grid=(17, 100)).accuracy              # doctest: +SKIP
     """
     if task not in TASKS:
         raise BadInput(f"no task {task!r}: {', '.join(TASKS)}")
@@ -82,16 +97,19 @@ def lengths(
 
     def compute(cell: LengthCell) -> dict[str, Tensor]:
         longer = kind.extend(sequences, cell.length - kind.tokens, seed=seed + cell.length)[cell.first : cell.stop]
-        return {"hops": longer.hops, "right": right_answers(model, longer.tokens, longer.answers).long()}
+        return {"hops": longer.hops} | answer(model, longer)
 
-    work, done, answered = sum(map(cost, cells)), 0, []
+    work, done = sum(map(cost, cells)), 0
+    results: dict[int, list[dict[str, Tensor]]] = {}
     for cell, result in zip(cells, run_cells(None if folder is None else Path(folder), cells, compute), strict=True):
         done += cost(cell)
         progress(f"{cell.length} tokens", done, work)
-        answered += [
-            (cell.length, hops, right) for hops, right in torch.stack([result["hops"], result["right"]], -1).tolist()
-        ]
-    return accuracy_table(answered)
+        results.setdefault(cell.length, []).append(result)
+    joined = {
+        length: {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        for length, parts in results.items()
+    }
+    return Lengths(accuracy_table(joined), head_table(joined))
 
 
 def model_and_task(source: str) -> tuple[Transformer, str]:
@@ -102,17 +120,25 @@ def model_and_task(source: str) -> tuple[Transformer, str]:
 
 
 @torch.no_grad()
-def right_answers(model: Transformer, tokens: Int[Tensor, "B T"], answers: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
-    """Which answers are right; attention is streamed, no matrix of it is ever there."""
+def answer(model: Transformer, sequences: Sequences) -> dict[str, Tensor]:
+    """Which answers are right (B), and the last token's attention along its path (B, L, H, 3).
+
+    Attention is streamed: of its matrix only the last row is ever there.
+    """
+    looks: list[Float[Tensor, "B H 3"]] = []
+    path = sequences.path.to(model.device)
 
     def streamed(layer: int, attend: Attend) -> Attend:
         def attention(queries: Tensor, keys: Tensor, values: Tensor, drop: Drop) -> Tensor:
+            row = (queries[:, :, -1:] * queries.shape[-1] ** -0.5 @ keys.mT).softmax(-1)
+            looks.append(along_path(row[:, :, 0], path))
             return F.scaled_dot_product_attention(queries, keys, values, is_causal=queries.shape[2] > 1)
 
         return attention
 
     with model.attending(streamed):
-        return model(tokens.to(model.device), last=True)[:, 0].argmax(-1).cpu() == answers
+        logits = model(sequences.tokens.to(model.device), last=True)[:, 0]
+    return {"right": logits.argmax(-1).cpu() == sequences.answers, "looks": torch.stack(looks, 1).cpu()}
 
 
 def cost(cell: LengthCell) -> int:
@@ -120,22 +146,32 @@ def cost(cell: LengthCell) -> int:
     return (cell.stop - cell.first) * cell.length * (1600 + cell.length)
 
 
-def accuracy_table(answered: Sequence[tuple[int, int, int]]) -> pd.DataFrame:
-    """From (length, hops, right) of every answer to shares with Wilson's intervals; hops 0 stands for all of them.
+def accuracy_table(answered: Mapping[int, Mapping[str, Tensor]]) -> pd.DataFrame:
+    """Shares of right answers by length and hops with Wilson's intervals; hops 0 stands for all of them.
 
-    >>> accuracy_table([(17, 1, 1), (17, 1, 0)]).filter(["length", "hops", "accuracy"]).to_dict("records")
+    >>> made = accuracy_table({17: {"right": torch.tensor([True, False]), "hops": torch.tensor([1, 1])}})
+    >>> made.filter(["length", "hops", "accuracy"]).to_dict("records")
     [{'length': 17, 'hops': 0, 'accuracy': 0.5}, {'length': 17, 'hops': 1, 'accuracy': 0.5}]
     """
-    groups: dict[tuple[int, int], list[int]] = {}
-    for length, hops, right in answered:
-        for group in ((length, 0), (length, hops)):
-            groups.setdefault(group, []).append(right)
     rows = []
-    for (length, hops), rights in sorted(groups.items()):
-        right, asked = sum(rights), len(rights)
-        low, high = binomtest(right, asked).proportion_ci(method="wilson")
-        rows.append(
-            {"length": length, "hops": hops, "right": right, "asked": asked, "accuracy": right / asked}
-            | {"low": float(low), "high": float(high)}
-        )
+    for length, result in answered.items():
+        for hops in [0, *result["hops"].unique().tolist()]:
+            rights = result["right"][(result["hops"] == hops) | (hops == 0)]
+            right, asked = int(rights.sum()), len(rights)
+            low, high = binomtest(right, asked).proportion_ci(method="wilson")
+            rows.append(
+                {"length": length, "hops": hops, "right": right, "asked": asked, "accuracy": right / asked}
+                | {"low": float(low), "high": float(high)}
+            )
+    return pd.DataFrame(rows)
+
+
+def head_table(answered: Mapping[int, Mapping[str, Tensor]]) -> pd.DataFrame:
+    """A row a length, layer and head: mean attention on itself, the next token of the path, and later ones."""
+    rows = []
+    for length, result in answered.items():
+        means = result["looks"].mean(0)
+        for layer, head in np.ndindex(*means.shape[:2]):
+            seen = dict(zip(PLACES, means[layer, head].tolist(), strict=True))
+            rows.append({"length": length, "layer": layer, "head": head} | seen)
     return pd.DataFrame(rows)

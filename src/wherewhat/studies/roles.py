@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..capture import capture
@@ -80,12 +80,21 @@ def attention_on_path(model: Transformer, sequences: Sequences, first: int) -> F
     for tokens, path in queries_on_path(sequences, first):
         trace = capture(model, tokens)
         rows = torch.stack([trace.attention_rows(layer) for layer in range(model.shape.layers)], 1)  # B L H T
-        padded = torch.nn.functional.pad(rows, (0, 1))  # what is not there has no attention
-        at = path[:, None, None].expand(-1, *rows.shape[1:3], -1)
-        found = padded.gather(-1, torch.where(at < 0, rows.shape[-1], at))
-        total += torch.stack([found[..., 0], found[..., 1], found[..., 2:].sum(-1)], -1).sum(0)
+        total += along_path(rows, path).sum(0)
         count += len(tokens)
     return total / max(count, 1)
+
+
+def along_path(rows: Float[Tensor, "B *lead T"], path: Int[Tensor, "B P"]) -> Float[Tensor, "B *lead 3"]:
+    """How much of each row of attention is on the first token of the path, on the next one and on all later ones.
+
+    >>> along_path(torch.tensor([[0.5, 0.2, 0.1, 0.2]]), torch.tensor([[3, 1, 0, -1]]))
+    tensor([[0.2000, 0.2000, 0.5000]])
+    """
+    padded = torch.nn.functional.pad(rows, (0, 1))  # what is not there has no attention
+    at = path.view(len(path), *(1,) * (rows.dim() - 2), -1).expand(*rows.shape[:-1], -1)
+    found = padded.gather(-1, torch.where(at < 0, rows.shape[-1], at))
+    return torch.stack([found[..., 0], found[..., 1], found[..., 2:].sum(-1)], -1)
 
 
 def queries_on_path(sequences: Sequences, first: int) -> Iterator[tuple[Tensor, Tensor]]:
