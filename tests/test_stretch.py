@@ -1,0 +1,65 @@
+"""A prompt stretched on paper against the same prompt really made longer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tiny
+import wherewhat as ww
+from wherewhat.core.stretch import stretch
+from wherewhat.errors import NotMeasurable
+from wherewhat.lab import Shape, Transformer
+
+SHORT, LONG = 12, 90
+
+
+@pytest.fixture
+def model():
+    """One layer: contents do not depend on what stands around them, so a stretch must be exact."""
+    made = Transformer(Shape(vocabulary=30, layers=1, heads=2, width=32, hidden=8), seed=3)
+    with torch.no_grad():
+        made.blocks[0].inward.weight.mul_(40)
+    return made.eval()
+
+
+def prompts(length: int, start: int) -> torch.Tensor:
+    """The first tokens and the last ones differ; between them stands token 7 as often as it takes."""
+    draw = torch.Generator().manual_seed(0)
+    ends = torch.randint(8, 30, (4, SHORT), generator=draw)
+    middle = torch.full((4, length - SHORT + 2), 7)
+    return torch.cat([ends[:, :start], middle, ends[:, start + 2 :]], 1)
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_every_length_is_what_a_forward_pass_gives(model, start):
+    short = prompts(SHORT, start)
+    far = stretch(ww.capture(model, short), 0, short == 7, LONG, start)
+    for length in (SHORT, SHORT + 1, 40, LONG):
+        extra = length - SHORT
+        rows = ww.capture(model, prompts(length, start)).attention_rows(0)
+        for token in (0, start + 3, SHORT - 1):
+            at = token if token < start else token + extra
+            found = far.attention(torch.full((4,), token))[..., extra]
+            if start or token:  # without a start, token 0 is one of the neutral ones
+                assert (found - rows[..., at]).abs().max() < 1e-5
+
+
+def test_discrepancy_is_the_logit_less_its_best_rival(model):
+    short = prompts(SHORT, 2)
+    far = stretch(ww.capture(model, short), 0, short == 7, LONG, start=2)
+    long = ww.capture(model, prompts(LONG, 2)).placements(0).logits()
+    asked = LONG - 3  # token SHORT - 3 of the short prompt
+    others = long.clone()
+    others[..., asked] = -torch.inf
+    expected = long[..., asked] - others.amax(-1)
+    found = far.discrepancy(torch.full((4,), SHORT - 3))[..., -1]
+    assert (found - expected).abs().max() < 1e-4
+
+
+def test_a_bias_by_position_is_refused():
+
+    model = tiny.tiny_model("bloom", 0)
+    ids = torch.randint(10, 40, (1, 10))
+    with pytest.raises(NotMeasurable, match="cannot be stretched"):
+        stretch(ww.capture(model, ids), 0, torch.ones(1, 10, dtype=torch.bool), 20)
