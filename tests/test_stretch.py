@@ -10,6 +10,9 @@ import wherewhat as ww
 from wherewhat.core.stretch import stretch
 from wherewhat.errors import NotMeasurable
 from wherewhat.lab import Shape, Transformer
+from wherewhat.studies.lengths import answer
+from wherewhat.studies.stretching import loss_length, predict_attention
+from wherewhat.tasks import Number
 
 SHORT, LONG = 12, 90
 
@@ -63,3 +66,20 @@ def test_a_bias_by_position_is_refused():
     ids = torch.randint(10, 40, (1, 10))
     with pytest.raises(NotMeasurable, match="cannot be stretched"):
         stretch(ww.capture(model, ids), 0, torch.ones(1, 10, dtype=torch.bool), 20)
+
+
+def test_predictions_for_the_first_layer_are_what_is_measured():
+    """Contents of layer 0 do not depend on the context, and its neutral contents are a fair sample of what is added."""
+    task, model = Number(), ww.embedded("number")
+    sequences = task.sample(64, seed=1)
+    predicted = predict_attention(model, task, sequences, longest=200)
+    for length in (17, 50, 200):
+        looks = answer(model, task.extend(sequences, length - 17, seed=2))["looks"]
+        tolerance = 1e-5 if length == 17 else 0.03
+        assert (looks[:, 0, 0, 1].mean() - predicted[0, 0, length - 17]).abs() < tolerance
+
+
+def test_the_length_of_loss_is_where_half_is_crossed():
+    lengths, attention = torch.tensor([17, 20, 40]), torch.tensor([0.8, 0.5, 0.3])
+    assert loss_length(lengths, attention) == pytest.approx(800**0.5)
+    assert loss_length(lengths, torch.tensor([0.5, 0.4, 0.3])) == float("inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,7 @@ def lengths(
 ) -> None:
     """Measure how accuracy falls as sequences grow, by hops: the same paths, with more symbols on their left.
 
+    Also the length at which each head loses the token that it looks at, beside what the short prompts alone predict.
     Stopped and started again, it goes on where it was.
 
     [bold]Example:[/bold] wherewhat lengths number --longest 1000
@@ -48,7 +50,12 @@ def lengths(
         found = lengths(model, task, folder / "cells", grid=grid, prompts=prompts, seed=seed, progress=bar)
         found.save(folder)
     if as_json:
-        print(json.dumps({"task": task, "folder": str(folder), "lengths": found.accuracy.to_dict("records")}))
+        loss = found.loss.replace(math.inf, None).to_dict("records")
+        print(
+            json.dumps(
+                {"task": task, "folder": str(folder), "lengths": found.accuracy.to_dict("records"), "loss": loss}
+            )
+        )
     else:
-        show_lengths(found.accuracy, task, Console(highlight=False, markup=False))
+        show_lengths(found, task, Console(highlight=False, markup=False))
         screen.print(f"Saved in {folder}")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import pandas as pd
+import math
+
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..studies.lengths import PUBLISHED
+from ..studies.lengths import PUBLISHED, Lengths
 
 
-def show_lengths(table: pd.DataFrame, task: str, console: Console) -> None:
-    """A row a length: all sequences with their interval, each number of hops, and what was published."""
+def show_lengths(found: Lengths, task: str, console: Console) -> None:
+    """A row a length: all sequences with their interval, each number of hops, and what was published; a row a head."""
+    table = found.accuracy
     most = max(table["hops"].tolist())
     columns = [
         "length",
@@ -34,3 +36,14 @@ def show_lengths(table: pd.DataFrame, task: str, console: Console) -> None:
     asked = max(table["asked"].tolist())
     console.print(Text.assemble((task, "bold"), f": accuracy by length, {asked} sequences each"))
     console.print(Padding(shown, (1, 2)))
+    heads = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("layer", "head", "attention", "halved at, measured", "predicted"):
+        heads.add_column(column, justify="right", no_wrap=True)
+    for row in found.loss.to_dict("records"):
+        ends = (f"{row[name]:.0f}" if row[name] < math.inf else "-" for name in ("measured", "predicted"))
+        heads.add_row(str(row["layer"]), str(row["head"]), f"{row['attention']:.2f}", *ends)
+    console.print(
+        "Attention of the last token on the next token of its path, and the length at which it is half of that: "
+        "measured, and predicted from the shortest prompts by placing their contents farther away."
+    )
+    console.print(Padding(heads, (1, 2)))

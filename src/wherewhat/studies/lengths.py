@@ -23,6 +23,7 @@ from ..tasks import TASKS, Sequences
 from .cells import run_cells
 from .profile import weights_hash
 from .roles import PLACES, along_path
+from .stretching import loss_table, predict_attention
 
 # The paper's: tens to 100, hundreds to 1,000, five-hundreds to 5,000; before them the length of training.
 GRID = (17, *range(20, 101, 10), *range(200, 1001, 100), *range(1500, 5001, 500))
@@ -53,10 +54,12 @@ class LengthCell:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Accuracy by length and hops, and by length and head the mean attention of the last token along its path."""
+    """Accuracy by length and hops; by length and head the mean attention of the last token along its path; and the
+    length at which each head loses the next token of the path, measured and predicted from the short prompts."""
 
     accuracy: pd.DataFrame
     heads: pd.DataFrame
+    loss: pd.DataFrame
 
     def save(self, folder: str | Path) -> None:
         for name, table in vars(self).items():
@@ -109,7 +112,8 @@ def lengths(
         length: {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         for length, parts in results.items()
     }
-    return Lengths(accuracy_table(joined), head_table(joined))
+    heads, predicted = head_table(joined), predict_attention(model, kind, sequences, max(grid))
+    return Lengths(accuracy_table(joined), heads, loss_table(heads, predicted, list(joined)))
 
 
 def model_and_task(source: str) -> tuple[Transformer, str]:
