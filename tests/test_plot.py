@@ -15,8 +15,10 @@ from matplotlib.text import Annotation, Text
 from wherewhat import cli
 from wherewhat.core.kinds import kind
 from wherewhat.errors import BadInput
-from wherewhat.report.figures import FIGURES, draw, save_figure
+from wherewhat.report.plots import plot
 from wherewhat.studies.profile import Profile
+
+DRAWN = ("plane", "heatmaps", "frequencies", "layers")
 
 
 def made_up_profile(layers: int = 4, heads: int = 6, planes: int = 5, seed: int = 0) -> Profile:
@@ -54,7 +56,7 @@ def dots(axes: Any) -> Any:
 def test_every_head_is_a_dot_at_its_scores_with_the_colour_of_its_layer_and_the_size_of_its_focus(
     profile: Profile,
 ) -> None:
-    drawn, heads = dots(draw([profile], "plane").axes[0]), profile.heads
+    drawn, heads = dots(plot(profile, "plane").axes[0]), profile.heads
     np.testing.assert_array_equal(drawn.get_offsets(), heads[["positional", "symbolic"]].to_numpy())
     np.testing.assert_array_equal(drawn.get_array(), heads["layer"].to_numpy())
     order = np.argsort(heads["entropy"].to_numpy())
@@ -62,7 +64,7 @@ def test_every_head_is_a_dot_at_its_scores_with_the_colour_of_its_layer_and_the_
 
 
 def test_the_plane_says_r_and_the_number_of_heads_and_names_the_purest_heads(profile: Profile) -> None:
-    axes = draw([profile], "plane").axes[0]
+    axes = plot(profile, "plane").axes[0]
     said, heads = [text.get_text() for text in axes.texts], profile.heads
     r = np.cov(heads["positional"], heads["symbolic"])[0, 1] / heads["positional"].std() / heads["symbolic"].std()
     assert any(f"23 heads, r = {r:.2f}, mean of 3 prompts" in text for text in said)
@@ -76,7 +78,7 @@ def test_names_of_heads_do_not_overlap() -> None:
     crowded = made_up_profile(seed=1)
     crowded.heads["positional"] = 0.5 + crowded.heads["positional"] * 1e-2
     crowded.heads["symbolic"] = 0.5 + crowded.heads["symbolic"] * 1e-2
-    figure = draw([crowded], "plane")
+    figure = plot(crowded, "plane")
     figure.draw_without_rendering()
     names = [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
     extents = [Text.get_window_extent(name) for name in names]  # without the line that leads to the dot
@@ -87,15 +89,15 @@ def test_names_of_heads_do_not_overlap() -> None:
 
 def test_several_profiles_stand_side_by_side(profile: Profile) -> None:
     other = made_up_profile(seed=2)
-    planes = [axes for axes in draw([profile, other], "plane").axes if axes.get_title("left")]
+    planes = [axes for axes in plot([profile, other], "plane").axes if axes.get_title("left")]
     assert [axes.get_title("left") for axes in planes] == ["made-up-0", "made-up-2"]
     np.testing.assert_array_equal(dots(planes[1]).get_offsets(), other.heads[["positional", "symbolic"]].to_numpy())
     with pytest.raises(BadInput, match="only plane takes several"):
-        draw([profile, other], "heatmaps")
+        plot([profile, other], "heatmaps")
 
 
 def test_heatmaps_hold_every_score_at_its_layer_and_head(profile: Profile) -> None:
-    figure = draw([profile], "heatmaps")
+    figure = plot(profile, "heatmaps")
     panels = [axes.images[0].get_array() for axes in figure.axes if axes.images]
     assert len(panels) == 3
     for head in profile.heads.itertuples():
@@ -106,7 +108,7 @@ def test_heatmaps_hold_every_score_at_its_layer_and_head(profile: Profile) -> No
 
 @pytest.mark.parametrize(("name", "by"), [("frequencies", "frequency"), ("layers", "layer")])
 def test_lines_are_medians_and_bars_the_mean_use(profile: Profile, name: str, by: str) -> None:
-    axes = draw([profile], name).axes
+    axes = plot(profile, name).axes
     table = profile.frequencies[profile.frequencies["frequency"] > 0] if by == "frequency" else profile.heads
     for line, score in zip(axes[0].lines, ("positional", "symbolic"), strict=True):
         for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):
@@ -118,11 +120,11 @@ def test_lines_are_medians_and_bars_the_mean_use(profile: Profile, name: str, by
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("plane", "pdf"), ("plane", "svg"), *((name, "png") for name in FIGURES), ("layers", "pdf")]
+    ("name", "kind"), [("plane", "pdf"), ("plane", "svg"), *((name, "png") for name in DRAWN), ("layers", "pdf")]
 )
 def test_files_open_and_are_the_same_twice(profile: Profile, name: str, kind: str, tmp_path: Path) -> None:
     for copy in ("one", "two"):
-        save_figure([profile], name, tmp_path / f"{copy}.{kind}")
+        plot(profile, name, tmp_path / f"{copy}.{kind}")
     content = (tmp_path / f"one.{kind}").read_bytes()
     assert content == (tmp_path / f"two.{kind}").read_bytes()
     assert content.startswith({"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}[kind])
@@ -133,7 +135,7 @@ def test_files_open_and_are_the_same_twice(profile: Profile, name: str, kind: st
 def test_a_model_that_does_not_rotate_has_no_frequencies(profile: Profile) -> None:
     still = Profile(profile.heads, profile.frequencies.query("frequency == 0"), profile.about, {})
     with pytest.raises(BadInput, match="frequencies to draw"):
-        draw([still], "frequencies")
+        plot(still, "frequencies")
 
 
 def test_the_command_line(
@@ -153,7 +155,7 @@ def test_the_command_line(
     assert (tmp_path / "out" / "both.svg").is_file()
     (tmp_path / "file").write_text("")
     for arguments, reason in (
-        (["profile", "--figure", "pie"], "no figure 'pie': plane, heatmaps, frequencies, layers"),
+        (["profile", "--figure", "pie"], "no figure 'pie': plane, heatmaps, heads, layers"),
         (["profile", "-o", "file/plane.png"], "cannot be written"),
         (["profile", "-o", "plane.gif"], "written as .png, .pdf or .svg"),
         (["nowhere"], "holds no profile"),

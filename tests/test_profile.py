@@ -356,7 +356,7 @@ def test_heads_that_see_no_block_are_unmeasured_everywhere(tmp_path: Path) -> No
     from rich.console import Console
 
     from wherewhat.report.comparison import show_comparison
-    from wherewhat.report.figures import draw
+    from wherewhat.report.plots import plot
     from wherewhat.report.terminal import show_profile
 
     model = tiny_model("mistral")
@@ -370,7 +370,7 @@ def test_heads_that_see_no_block_are_unmeasured_everywhere(tmp_path: Path) -> No
         assert found.about["agreement"]["positional"]["mean_difference"] is None
         show_comparison(found, ("a", "b"), 3, screen)
         with pytest.raises(BadInput, match="no head has scores"):
-            draw([made], "plane")
+            plot(made, "plane")
     assert "16 unmeasured" in screen.export_text()
 
 

@@ -1,4 +1,4 @@
-"""Commands that show results on a page."""
+"""Commands that show results: on a page to explore, and on paper."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from .shared import quiet_libraries
 
 app = typer.Typer()
 
@@ -30,3 +32,54 @@ def report(
 
     size = write_report(folders, output)
     print(f"Saved {output} ({size / 1e6:.1f} MB)", file=sys.stderr)
+
+
+@app.command()
+def plot(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Folder of a profile, dynamics, or a run with dynamics; plane: several."),
+    ],
+    figure: Annotated[
+        str | None, typer.Option(help="What to draw, see above.", show_default="plane | dynamics: scores")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .png, .pdf or .svg file.", show_default="FIGURE.png")
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="Of one head: its layer.", show_default="the purest heads of both kinds")
+    ] = None,
+    head: Annotated[int | None, typer.Option(help="Of one head: the head.", show_default="0 with --layer")] = None,
+    frequency: Annotated[
+        int | None, typer.Option(help="plane-projection: the frequency ID, 1 the fastest.", show_default="1")
+    ] = None,
+    blocks: Annotated[
+        tuple[int, int] | None,
+        typer.Option(help="swap: two blocks, counted from 1.", show_default="most and least attended"),
+    ] = None,
+) -> None:
+    """Draw a profile, or how heads learnt, for print: the same folder, the same bytes.
+
+    Of all heads of a profile: plane, heatmaps, heads (small pictures of every head), layers, frequencies, use.
+
+    Of one head: head (score and use by frequency), path (through the plane, by frequency), swap (attention before and
+    after two blocks change places), plane-projection (query and keys on one rotation plane, captured again).
+
+    Of dynamics: scores, purity, accuracy, mean-frequency.
+
+    [bold]Example:[/bold] wherewhat plot profiles/smollm2 --figure plane -o plane.pdf
+
+    [bold]Example:[/bold] wherewhat plot profiles/smollm2 --figure swap --layer 3 --head 5 --blocks 2 9
+
+    [bold]Example:[/bold] wherewhat plot runs/number-0 --figure purity
+    """
+    quiet_libraries()
+    from ..report.explorer import load_source
+    from ..report.plots import default_figure
+    from ..report.plots import plot as draw
+
+    sources = [load_source(folder) for folder in folders]
+    name = figure or default_figure(sources)
+    path = output or Path(f"{name}.png")
+    draw(sources, name, path, layer=layer, head=head, frequency=frequency, blocks=blocks)
+    print(f"Saved {path}", file=sys.stderr)

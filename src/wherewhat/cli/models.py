@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -230,37 +229,3 @@ def doctor(
         show_diagnosis(model_name(model), diagnosis, Console(highlight=False))
     if not diagnosis.healthy:
         raise typer.Exit(1)
-
-
-@app.command()
-def plot(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of profiles; several: plane only.")],
-    figure: Annotated[str, typer.Option(help="plane, heatmaps, frequencies, layers or plane-projection.")] = "plane",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A .png, .pdf or .svg file.", show_default="FIGURE.png")
-    ] = None,
-    layer: Annotated[int, typer.Option(help="plane-projection: the head's layer.")] = 0,
-    head: Annotated[int, typer.Option(help="plane-projection: the head.")] = 0,
-    frequency: Annotated[int, typer.Option(help="plane-projection: the frequency ID, 1 the fastest.")] = 1,
-) -> None:
-    """Draw a profile for print: the same profile, the same bytes.
-
-    plane-projection shows the query and keys of one head on one rotation plane, captured again from the model.
-
-    [bold]Example:[/bold] wherewhat plot profiles/smollm2 --figure plane -o plane.pdf
-
-    [bold]Example:[/bold] wherewhat plot profiles/smollm2 --figure plane-projection --layer 3 --head 5 --frequency 8
-    """
-    from ..report.figures import save_figure
-    from ..studies.profile_file import Profile
-
-    path = output or Path(f"{figure}.png")
-    profiles = [Profile.load(folder) for folder in folders]
-    if figure == "plane-projection":
-        quiet_libraries()
-        from ..report.canonical_figures import save_projection
-
-        save_projection(profiles, layer, head, frequency, path)
-    else:
-        save_figure(profiles, figure, path)
-    print(f"Saved {path}", file=sys.stderr)

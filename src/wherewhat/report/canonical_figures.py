@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib as mpl
@@ -12,13 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from ..errors import BadInput
 from ..studies.canonical import BASE, FREQUENCIES, Sweeps
-from ..studies.profile_file import Profile
-from ..studies.projection import Projection, project_profile
-from .figures import INK, NEITHER, WHAT, WHERE, new_figure, save_drawn
+from ..studies.projection import Projection
+from .figures import INK, NEITHER, TIME, WHAT, WHERE, new_figure
 
-TIME, PLACE = mpl.colormaps["viridis_r"], mpl.colormaps["plasma"]
+PLACE = mpl.colormaps["plasma"]
 COLOURS = {
     "index": WHERE,
     "retrieval": WHAT,
@@ -131,17 +128,6 @@ FIGURES: dict[str, Callable[[Sweeps], Figure]] = {
     "trajectories": trajectories,
     "behaviour": behaviour,
 }
-
-
-def save_projection(profiles: Sequence[Profile], layer: int, head: int, frequency: int, path: str | Path) -> None:
-    """Capture one head of a profile's model again, and draw its query and keys on one plane.
-
-    >>> save_projection([Profile.load("profiles/smollm2")], 3, 5, 8, "plane-projection.png")       # doctest: +SKIP
-    """
-    if len(profiles) != 1:
-        raise BadInput(f"figure plane-projection takes one profile, got {len(profiles)}")
-    seen = project_profile(profiles[0], layer, head, frequency)
-    save_drawn(path, lambda: plane_projection(seen))
 
 
 def plane_projection(seen: Projection) -> Figure:

@@ -39,7 +39,7 @@ def source_data(source: Profile | Dynamics, name: str) -> dict[str, Any]:
 def profile_data(profile: Profile, name: str) -> dict[str, Any]:
     """Heads, frequencies, the table of swaps and the first prompt of a profile."""
     about, tensors = profile.about, profile.tensors
-    heads: Any = profile.heads.assign(nth=profile.heads.groupby(["layer", "head"]).cumcount())
+    heads = numbered_heads(profile)
     there = ~tensors["block_attention"][0].isnan().all(-1)  # some layers have fewer heads than the most
     prompt = about["prompts"][0]
     width = prompt["blocks"][0][1] - prompt["blocks"][0][0]
@@ -56,7 +56,7 @@ def profile_data(profile: Profile, name: str) -> dict[str, Any]:
         "name": name,
         "sentences": profile_sentences(profile),
         "warnings": about["warnings"],
-        "labels": _labels(heads),
+        "labels": head_labels(heads),
         "layers": rows["layer"].tolist(),
         "kv_heads": heads["kv_head"].tolist(),
         "thresholds": about["thresholds"],
@@ -86,7 +86,7 @@ def series_data(watched: Dynamics, name: str) -> dict[str, Any]:
         "name": name,
         "sentences": series_sentences(watched, GAMMA),
         "warnings": [],
-        "labels": _labels(first),
+        "labels": head_labels(first),
         "layers": sorted(set(first["layer"].tolist())),
         "thresholds": {"high": HIGH, "low": LOW},
         "steps": steps.tolist(),
@@ -183,7 +183,12 @@ def names_of(sources: Sequence[Profile | Dynamics], folders: Sequence[Path] | No
     return [f"{name} ({mark})" if names.count(name) > 1 else name for name, mark in zip(names, marks, strict=True)]
 
 
-def _labels(heads: Any) -> list[str]:
+def numbered_heads(profile: Profile) -> Any:
+    """The heads, with a number for each run of a layer that runs several times."""
+    return profile.heads.assign(nth=profile.heads.groupby(["layer", "head"]).cumcount())
+
+
+def head_labels(heads: Any) -> list[str]:
     """layer.head, and which run of a layer that runs several times."""
     return [
         f"{row['layer']}.{row['head']}" + (f"-{row['nth'] + 1}" if row["nth"] else "")
