@@ -165,6 +165,30 @@ export const circle = (x, y, r) =>
   `M${round(x - r)},${round(y)}a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0z`;
 export const square = (x, y, r) => `M${round(x - r)},${round(y - r)}h${2 * r}v${2 * r}h${-2 * r}z`;
 export const cross = (x, y, r) => `M${round(x - r)},${round(y - r)}l${2 * r},${2 * r}m0,${-2 * r}l${-2 * r},${2 * r}`;
+export const SHAPES = { positional: circle, symbolic: square };
+
+/** Which line is which, by shape and word. */
+export function legend(group) {
+  const words = layer(group, "legend").attr("transform", "translate(0,-14)");
+  const items = [
+    ["positional", "where (positional)", 4],
+    ["symbolic", "what (symbolic)", 146],
+  ];
+  words
+    .selectAll("path")
+    .data(items)
+    .join("path")
+    .attr("class", (d) => `mark ${d[0]}`)
+    .attr("d", (d) => SHAPES[d[0]](d[2], 0, 3.4));
+  words
+    .selectAll("text")
+    .data(items)
+    .join("text")
+    .attr("class", "small")
+    .attr("x", (d) => d[2] + 8)
+    .attr("dominant-baseline", "central")
+    .text((d) => d[1]);
+}
 
 /** The place under the pointer, in the coordinates of a drawing. */
 export function placeOf(event, svg, margin) {

@@ -3,15 +3,13 @@
 import { extent } from "d3-array";
 import { scaleLinear, scaleLog } from "d3-scale";
 import { area, line } from "d3-shape";
-import { axes, canvas, circle, frame, layer, placeOf, square, unit, widthOf } from "./chart.js";
-import { legend } from "./over.js";
+import { axes, canvas, frame, layer, legend, placeOf, SHAPES, unit, widthOf } from "./chart.js";
 import { quartiles } from "./source.js";
 import { change, store } from "./store.js";
 import { csvFile, number, panel, svgFile, tip } from "./ui.js";
 
 const MARGIN = { left: 46, top: 26, right: 12, bottom: 42 };
 const BOUND = 92; // the height of the lower drawing
-const SHAPES = { positional: circle, symbolic: square };
 
 export function depth(source) {
   const svg = canvas("", { name: "depth" });

@@ -1,6 +1,8 @@
 // One head: what it looks at, its numbers, and how that depends on frequency and swaps, or on training.
 
-import { focusLines, places, planePath, scoreLines } from "./over.js";
+import { focusLines } from "./focus.js";
+import { places, scoreLines } from "./over.js";
+import { planePath } from "./path.js";
 import { change, choose, store } from "./store.js";
 import { swap } from "./swap.js";
 import { count, csvFile, h, number, panel, percent, said } from "./ui.js";

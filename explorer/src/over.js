@@ -1,23 +1,22 @@
-// How a head depends on frequency, or on training: its scores as lines, and as a path through the plane.
+// How a head depends on frequency, or on training: its scores as lines, and what the figures beside share.
 
 import { extent, max } from "d3-array";
 import { scaleLinear } from "d3-scale";
 import { line } from "d3-shape";
-import { axes, canvas, circle, colours, frame, layer, placeOf, square, unit, widthOf } from "./chart.js";
+import { axes, canvas, frame, layer, legend, placeOf, SHAPES, unit, widthOf } from "./chart.js";
 import { middle } from "./source.js";
 import { change, store } from "./store.js";
 import { count, csvFile, number, panel, svgFile, tip } from "./ui.js";
 
-const MARGIN = { left: 46, top: 26, right: 12, bottom: 42 };
+export const MARGIN = { left: 46, top: 26, right: 12, bottom: 42 };
 const USE = 56; // the height of the bars below
-const SHAPES = { positional: circle, symbolic: square };
-const thousands = (value) => (value >= 1000 ? `${value / 1000}k` : value);
+export const thousands = (value) => (value >= 1000 ? `${value / 1000}k` : value);
 
 /** What stands along the axis: frequencies that turn, or steps. */
 export const places = (source) => source.steps ?? source.frequencies?.filter((id) => id > 0) ?? [];
 
 /** A head's numbers along it; without a head, the median of all. */
-function along(source, name, at) {
+export function along(source, name, at) {
   const ids = places(source);
   if (at !== undefined) return Array.from(source.over(name, at)).slice(0, ids.length);
   return source.once(`median ${name}`, () =>
@@ -25,7 +24,7 @@ function along(source, name, at) {
   );
 }
 
-function rows(source, at) {
+export function rows(source, at) {
   const names = source.steps
     ? ["positional", "symbolic", "entropy", "mean_frequency"]
     : ["angle", "positional", "symbolic", "use_norm", "use_max"];
@@ -38,9 +37,9 @@ function rows(source, at) {
   }));
 }
 
-const named = (source, at) => (at === undefined ? "all heads" : `head ${source.labels[at]}`);
+export const named = (source, at) => (at === undefined ? "all heads" : `head ${source.labels[at]}`);
 
-function cursor(group, source, x, height) {
+export function cursor(group, source, x, height) {
   const { frequency } = store.state;
   const now = source.steps
     ? [source.steps[source.at(store.state)]]
@@ -165,165 +164,6 @@ export function scoreLines(source) {
       const id = ids[nearest(event)];
       change(source.steps ? { step: id } : { frequency: store.state.frequency === id ? null : id });
     });
-  }
-  return { ...shown, draw };
-}
-
-/** Which line is which, by shape and word. */
-export function legend(group) {
-  const words = layer(group, "legend").attr("transform", "translate(0,-14)");
-  const items = [
-    ["positional", "where (positional)", 4],
-    ["symbolic", "what (symbolic)", 146],
-  ];
-  words
-    .selectAll("path")
-    .data(items)
-    .join("path")
-    .attr("class", (d) => `mark ${d[0]}`)
-    .attr("d", (d) => SHAPES[d[0]](d[2], 0, 3.4));
-  words
-    .selectAll("text")
-    .data(items)
-    .join("text")
-    .attr("class", "small")
-    .attr("x", (d) => d[2] + 8)
-    .attr("dominant-baseline", "central")
-    .text((d) => d[1]);
-}
-
-export function planePath(source) {
-  const svg = canvas("", { name: "path" });
-  let head;
-  const ids = places(source);
-  const word = source.steps ? "step" : "frequency";
-  const hint = source.steps
-    ? "Its way through the plane, from the first step (light) to this one."
-    : "Each frequency alone, from the fastest (light) to the slowest (dark).";
-  const shown = panel("path", "Path through the plane", hint, {
-    inner: true,
-    csv: () => csvFile(`${source.name}-${named(source, head)}-path`, rows(source, head)),
-    svg: () => svgFile(`${source.name}-${named(source, head)}-path`, svg.node()),
-  });
-  shown.body.append(svg.node());
-
-  function draw(at) {
-    head = at;
-    const full = Math.min(widthOf(shown.body), 300);
-    const margin = { ...MARGIN, top: 10 };
-    const size = full - margin.left - margin.right;
-    const { group } = frame(svg, full, size + margin.top + margin.bottom, margin);
-    svg.attr("aria-label", `Path of ${named(source, at)} through the plane by ${word}`);
-    const [x, y] = [unit(0, size), unit(size, 0)];
-    axes(group, x, y, size, size, { across: "looks at where", up: "looks at what", ticks: 3, upTicks: 3 });
-    layer(group, "diagonal")
-      .selectAll("line")
-      .data([0])
-      .join("line")
-      .attr("class", "either")
-      .attr("x2", size)
-      .attr("y2", size);
-    const [positional, symbolic] = ["positional", "symbolic"].map((axis) => along(source, axis, at));
-    const now = source.steps ? ids[source.at(store.state)] : store.state.frequency;
-    const way = ids
-      .map((id, n) => ({ id, n, x: x(positional[n]), y: y(symbolic[n]) }))
-      .filter((d) => !Number.isNaN(d.x + d.y) && (!source.steps || d.id <= now));
-    layer(group, "way")
-      .selectAll("path")
-      .data([way])
-      .join("path")
-      .attr(
-        "d",
-        line(
-          (d) => d.x,
-          (d) => d.y,
-        ),
-      );
-    const shade = colours().layer;
-    layer(group, "dots")
-      .selectAll("circle")
-      .data(way, (d) => d.id)
-      .join("circle")
-      .attr("cx", (d) => d.x)
-      .attr("cy", (d) => d.y)
-      .attr("r", (d) => (d.id === now ? 6 : source.steps ? 2 : 4))
-      .attr("fill", (d) => shade(d.n / Math.max(1, ids.length - 1)))
-      .on("pointermove", (event, d) =>
-        tip(
-          [
-            `${word[0].toUpperCase()}${word.slice(1)} ${count(d.id)}`,
-            `positional ${number(positional[d.n])} · symbolic ${number(symbolic[d.n])}`,
-          ],
-          event.clientX,
-          event.clientY,
-        ),
-      )
-      .on("pointerleave", () => tip(null));
-    const ends = way.length > 1 ? [way[0], way.at(-1)] : way;
-    layer(group, "ends")
-      .selectAll("text")
-      .data(ends)
-      .join("text")
-      .attr("x", (d) => d.x + (d.x > size / 2 ? -9 : 9))
-      .attr("y", (d) => d.y + (d.y < 24 ? 14 : -6))
-      .attr("text-anchor", (d) => (d.x > size / 2 ? "end" : "start"))
-      .text((d, n) => (source.steps ? `step ${count(d.id)}` : n ? "slowest" : "fastest"));
-  }
-  return { ...shown, draw };
-}
-
-/** For a series: how focused the head is, and which frequency it uses, over training. */
-export function focusLines(source) {
-  const svg = canvas("Entropy of attention and mean frequency over training", { name: "focus" });
-  let head;
-  const shown = panel(
-    "focus",
-    "Focus and frequency",
-    "The entropy of its attention, and the frequency that it uses on average.",
-    {
-      inner: true,
-      csv: () => csvFile(`${source.name}-${named(source, head)}-focus`, rows(source, head)),
-      svg: () => svgFile(`${source.name}-${named(source, head)}-focus`, svg.node()),
-    },
-  );
-  shown.body.append(svg.node());
-  const ids = source.steps;
-
-  function draw(at) {
-    head = at;
-    const { group, width, height } = frame(svg, widthOf(shown.body), 292, MARGIN);
-    const highest = max(source.array("mean_frequency")) || 1;
-    const [x, y] = [scaleLinear(extent(ids), [0, width]), unit(height, 0)];
-    axes(group, x, y, width, height, {
-      across: "step of training",
-      up: "share of the largest",
-      ticks: width / 60,
-      format: thousands,
-    });
-    cursor(group, source, x, height);
-    const drawn = [
-      ["entropy", along(source, "entropy", at)],
-      ["frequency", along(source, "mean_frequency", at).map((value) => value / highest)],
-    ];
-    const trace = line().defined((d) => !Number.isNaN(d[1]));
-    layer(group, "lines")
-      .selectAll("path")
-      .data(drawn)
-      .join("path")
-      .attr("class", (d) => `line ${d[0]}`)
-      .attr("d", ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
-    const words = [
-      [0, "solid: entropy"],
-      [104, `dashed: mean frequency, of ${count(highest)}`],
-    ];
-    layer(group, "legend")
-      .attr("transform", "translate(0,-12)")
-      .selectAll("text")
-      .data(words)
-      .join("text")
-      .attr("class", "small")
-      .attr("x", (d) => d[0])
-      .text((d) => d[1]);
   }
   return { ...shown, draw };
 }

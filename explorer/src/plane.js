@@ -2,6 +2,7 @@
 
 import { line } from "d3-shape";
 import { axes, canvas, colours, frame, layer, placeOf, unit, widthOf } from "./chart.js";
+import { corners, legend, radius } from "./ground.js";
 import { change, choose, light, store } from "./store.js";
 import { announce, csvFile, h, panel, svgFile, tip } from "./ui.js";
 import { headRows, moveWith, sentence, tipOf } from "./words.js";
@@ -175,123 +176,11 @@ export function plane(source) {
   return { ...shown, draw, mark, light: lightUp };
 }
 
-const radius = (entropy) => 2.6 + 4.2 * Math.sqrt(1 - Math.min(1, Math.max(0, Number.isNaN(entropy) ? 1 : entropy)));
-
 function hint(source, state) {
   const many = source.steps ? "Heads move as training goes on and leave a trail." : "Click one, drag around several.";
   const at = source.frequencyAt(state);
   const only = at >= 0 ? `At frequency ${state.frequency} alone. ` : "";
   return `${only}Every dot is a head. Right: its attention stays where it was when contents are swapped. Up: it follows what was moved. ${many}`;
-}
-
-/** The corners that name a head, each with its word. */
-function corners(group, { high, low }, size) {
-  const regions = [
-    {
-      kind: "where",
-      x: high,
-      y: 0,
-      width: 1 - high,
-      height: low,
-      text: "where",
-      at: [high, low / 2],
-      anchor: "end",
-      dx: -7,
-      dy: 4,
-    },
-    {
-      kind: "what",
-      x: 0,
-      y: high,
-      width: low,
-      height: 1 - high,
-      text: "what",
-      at: [0, high],
-      anchor: "start",
-      dx: 6,
-      dy: 17,
-    },
-    {
-      kind: "unfocused",
-      x: high,
-      y: high,
-      width: 1 - high,
-      height: 1 - high,
-      text: "unfocused",
-      at: [high, (1 + high) / 2],
-      anchor: "end",
-      dx: -7,
-      dy: 4,
-    },
-  ];
-  const back = layer(group, "corners");
-  back
-    .selectAll("line")
-    .data([0])
-    .join("line")
-    .attr("x1", 0)
-    .attr("y1", 0)
-    .attr("x2", size)
-    .attr("y2", size)
-    .attr("class", "either");
-  back
-    .selectAll("rect")
-    .data(regions)
-    .join("rect")
-    .attr("class", (d) => d.kind)
-    .attr("x", (d) => d.x * size)
-    .attr("y", (d) => (1 - d.y - d.height) * size)
-    .attr("width", (d) => d.width * size)
-    .attr("height", (d) => d.height * size)
-    .attr("rx", 3);
-  back
-    .selectAll("text")
-    .data(regions)
-    .join("text")
-    .attr("class", (d) => d.kind)
-    .attr("x", (d) => d.at[0] * size + d.dx)
-    .attr("y", (d) => (1 - d.at[1]) * size + d.dy)
-    .attr("text-anchor", (d) => d.anchor)
-    .text((d) => d.text);
-}
-
-/** What colour and size say; in two lines where one is too narrow. */
-function legend(group, width) {
-  const shade = colours().layer;
-  const [parts, length, down] = [24, width > 400 ? 90 : 60, width > 380 ? 0 : 17];
-  group
-    .selectAll("rect")
-    .data(Array.from({ length: parts }, (_, at) => at))
-    .join("rect")
-    .attr("x", (d) => 74 + (d * length) / parts)
-    .attr("y", -8)
-    .attr("width", length / parts + 0.5)
-    .attr("height", 9)
-    .attr("fill", (d) => shade(d / (parts - 1)));
-  const left = down ? 74 : width - 104;
-  const sizes = [1, 0.6, 0].map((entropy, at) => ({ x: left + at * 16, r: radius(entropy) }));
-  group
-    .selectAll("circle")
-    .data(sizes)
-    .join("circle")
-    .attr("cx", (d) => d.x)
-    .attr("cy", down - 4)
-    .attr("r", (d) => d.r);
-  const words = [
-    [0, 0, "start", "layer: first"],
-    [80 + length, 0, "start", "last"],
-    [left - 8, down, "end", "spread out"],
-    [left + 44, down, "start", "focused"],
-  ];
-  group
-    .selectAll("text")
-    .data(words)
-    .join("text")
-    .attr("x", (d) => d[0])
-    .attr("y", (d) => d[1])
-    .attr("text-anchor", (d) => d[2])
-    .attr("class", "small")
-    .text((d) => d[3]);
 }
 
 function within(path, x, y) {

@@ -1,0 +1,87 @@
+// A head's way through the plane, from the fastest frequency to the slowest or from step to step.
+
+import { line } from "d3-shape";
+import { axes, canvas, colours, frame, layer, unit, widthOf } from "./chart.js";
+import { along, MARGIN, named, places, rows } from "./over.js";
+import { store } from "./store.js";
+import { count, csvFile, number, panel, svgFile, tip } from "./ui.js";
+
+export function planePath(source) {
+  const svg = canvas("", { name: "path" });
+  let head;
+  const ids = places(source);
+  const word = source.steps ? "step" : "frequency";
+  const hint = source.steps
+    ? "Its way through the plane, from the first step (light) to this one."
+    : "Each frequency alone, from the fastest (light) to the slowest (dark).";
+  const shown = panel("path", "Path through the plane", hint, {
+    inner: true,
+    csv: () => csvFile(`${source.name}-${named(source, head)}-path`, rows(source, head)),
+    svg: () => svgFile(`${source.name}-${named(source, head)}-path`, svg.node()),
+  });
+  shown.body.append(svg.node());
+
+  function draw(at) {
+    head = at;
+    const full = Math.min(widthOf(shown.body), 300);
+    const margin = { ...MARGIN, top: 10 };
+    const size = full - margin.left - margin.right;
+    const { group } = frame(svg, full, size + margin.top + margin.bottom, margin);
+    svg.attr("aria-label", `Path of ${named(source, at)} through the plane by ${word}`);
+    const [x, y] = [unit(0, size), unit(size, 0)];
+    axes(group, x, y, size, size, { across: "looks at where", up: "looks at what", ticks: 3, upTicks: 3 });
+    layer(group, "diagonal")
+      .selectAll("line")
+      .data([0])
+      .join("line")
+      .attr("class", "either")
+      .attr("x2", size)
+      .attr("y2", size);
+    const [positional, symbolic] = ["positional", "symbolic"].map((axis) => along(source, axis, at));
+    const now = source.steps ? ids[source.at(store.state)] : store.state.frequency;
+    const way = ids
+      .map((id, n) => ({ id, n, x: x(positional[n]), y: y(symbolic[n]) }))
+      .filter((d) => !Number.isNaN(d.x + d.y) && (!source.steps || d.id <= now));
+    layer(group, "way")
+      .selectAll("path")
+      .data([way])
+      .join("path")
+      .attr(
+        "d",
+        line(
+          (d) => d.x,
+          (d) => d.y,
+        ),
+      );
+    const shade = colours().layer;
+    layer(group, "dots")
+      .selectAll("circle")
+      .data(way, (d) => d.id)
+      .join("circle")
+      .attr("cx", (d) => d.x)
+      .attr("cy", (d) => d.y)
+      .attr("r", (d) => (d.id === now ? 6 : source.steps ? 2 : 4))
+      .attr("fill", (d) => shade(d.n / Math.max(1, ids.length - 1)))
+      .on("pointermove", (event, d) =>
+        tip(
+          [
+            `${word[0].toUpperCase()}${word.slice(1)} ${count(d.id)}`,
+            `positional ${number(positional[d.n])} · symbolic ${number(symbolic[d.n])}`,
+          ],
+          event.clientX,
+          event.clientY,
+        ),
+      )
+      .on("pointerleave", () => tip(null));
+    const ends = way.length > 1 ? [way[0], way.at(-1)] : way;
+    layer(group, "ends")
+      .selectAll("text")
+      .data(ends)
+      .join("text")
+      .attr("x", (d) => d.x + (d.x > size / 2 ? -9 : 9))
+      .attr("y", (d) => d.y + (d.y < 24 ? 14 : -6))
+      .attr("text-anchor", (d) => (d.x > size / 2 ? "end" : "start"))
+      .text((d, n) => (source.steps ? `step ${count(d.id)}` : n ? "slowest" : "fastest"));
+  }
+  return { ...shown, draw };
+}
