@@ -447,3 +447,26 @@ def test_what_is_missing_is_shown_as_missing(show):
     assert "10 of 48 were run" in page.inner_text("[data-panel=provenance]")
     page.keyboard.press("Escape")
     assert page.inner_text("[data-panel=head] h2") == "All heads"
+
+
+def test_in_a_notebook_the_page_works_inside_its_frame_and_reaches_nothing_outside(browser, hostile, tmp_path):
+    file = tmp_path / "notebook.html"
+    file.write_text(f"<!doctype html><title>notebook</title>{hostile._repr_html_()}", encoding="utf-8")
+    context = browser.new_context(offline=True, reduced_motion="reduce")
+    page, noticed = context.new_page(), []
+    page.on("console", lambda message: noticed.append(message.text))
+    page.on("pageerror", lambda error: noticed.append(str(error)))
+    page.goto(file.as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("html[data-ready]").wait_for(state="attached")
+    frame.locator("[data-figure=grid]").first.focus()
+    page.keyboard.press("ArrowDown")
+    frame.locator("[data-panel=head] h2").filter(has_text="Head ").wait_for()
+    with page.expect_download() as waiting:
+        frame.get_by_label("Download The plane as CSV", exact=True).first.click()
+    assert len(table(Path(waiting.value.path()).read_text(encoding="utf-8"))) == len(hostile.heads)
+    inside = page.frames[1]
+    assert inside.evaluate("window.broken") is None
+    assert inside.evaluate("(() => { try { return parent.document.title } catch { return 'refused' } })()") == "refused"
+    assert noticed == []
+    context.close()

@@ -7,6 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .studies.explorable import Explorable
+
 if TYPE_CHECKING:
     from .capture import capture, load, load_tokenizer
     from .capture.gate import gate
@@ -15,13 +17,17 @@ if TYPE_CHECKING:
     from .errors import BadInput, NotMeasurable
     from .lab import embedded
     from .prompts import Prompt, binding
+    from .report.plots import plot
     from .studies.compare import compare
+    from .studies.demo import multihop
     from .studies.doctor import Diagnosis, doctor
+    from .studies.dynamics import Dynamics
     from .studies.profile import Profile, profile
 
 __all__ = [
     "BadInput",
     "Diagnosis",
+    "Dynamics",
     "NotMeasurable",
     "Profile",
     "Prompt",
@@ -37,6 +43,8 @@ __all__ = [
     "gate",
     "load",
     "load_tokenizer",
+    "multihop",
+    "plot",
     "profile",
     "score",
     "score_frequencies",
@@ -51,8 +59,11 @@ _HOMES = {
     "errors": "BadInput NotMeasurable",
     "lab": "embedded",
     "prompts": "Prompt binding",
+    "report.plots": "plot",
     "studies.compare": "compare",
+    "studies.demo": "multihop",
     "studies.doctor": "Diagnosis doctor",
+    "studies.dynamics": "Dynamics",
     "studies.profile": "Profile profile",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -77,5 +88,14 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     return __all__
 
+
+def _page(result: Any) -> str:
+    """What a notebook shows of a result; only this module may look both at results and at the pages made of them."""
+    from .report.notebook import explorer_frame
+
+    return explorer_frame(result)
+
+
+Explorable.page = _page
 
 sys.modules[__name__].__class__ = _Package

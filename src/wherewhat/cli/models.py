@@ -48,7 +48,7 @@ def demo(
     from ..report.terminal import progress_bar, show_demo
     from ..studies.demo import demo as run_demo
 
-    screen = Console(stderr=True, quiet=as_json, highlight=False, markup=False)
+    screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True, markup=False)
     with stoppable(), progress_bar(screen) as progress:
         models = run_demo(output, prompts, seed, progress)
     sources = {shown.name: shown.profile for shown in models}

@@ -61,7 +61,9 @@ def embedded(name: str) -> Transformer:
         raise BadInput(f"no embedded model {name!r}: {', '.join(sorted(file.stem for file in WEIGHTS.glob('*')))}")
     with safe_open(path, framework="pt") as file:
         shape = _shape(json.loads(file.metadata()["shape"]))
-    return _model(shape, path)
+    model = _model(shape, path)
+    model.name = name
+    return model
 
 
 def embed(model: Transformer, name: str, about: dict[str, str]) -> Path:

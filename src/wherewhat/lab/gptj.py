@@ -44,6 +44,7 @@ def to_gptj(model: Transformer, context: int = 128, dropout: float = 0.1) -> GPT
         rotary_dim=2 * turning, n_inner=shape.hidden, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
         bos_token_id=0, eos_token_id=0, tie_word_embeddings=False,
     )  # fmt: skip
+    config.name_or_path = model.name
     made = GPTJForCausalLM(config)
     ours, theirs = model.state_dict(), {}
     for name, other in OUTER_NAMES.items():

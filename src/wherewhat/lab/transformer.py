@@ -105,6 +105,8 @@ class Transformer(nn.Module):
     torch.Size([4, 17, 137])
     """
 
+    name = ""  # what profiles call it
+
     def __init__(self, shape: Shape, seed: int = 0) -> None:
         super().__init__()
         self.shape = shape

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import BadInput
 from ..lab import embedded
 from ..lab.checkpoint import SERIES
 from ..prompts import Prompt
@@ -45,16 +46,27 @@ def demo(
     """
     made = []
     for name, taught in TAUGHT.items():
-        task = TASKS[name]()
-        sequences = task.sample(prompts, seed)
+        asked = multihop(name, prompts, seed)
         found = profile(
-            embedded(name), prompts_of(task, sequences), seed=seed, folder=folder and Path(folder) / name,
-            settings={"task": name, "samples": prompts}, about={"model": name}, overwrite=True,
+            embedded(name), asked, seed=seed, folder=folder and Path(folder) / name,
+            settings={"task": name, "samples": prompts}, overwrite=True,
             progress=lambda _, done, total, name=name: progress(name, done, total),
         )  # fmt: skip
-        example, answer = task.decode(sequences.tokens[0]), task.symbols[int(sequences.answers[0])]
-        made.append(Shown(name, taught, example, answer, found, learning(name)))
+        made.append(Shown(name, taught, asked[0].text, asked[0].says, found, learning(name)))
     return made
+
+
+def multihop(name: str, samples: int = 16, seed: int = 0) -> list[Prompt]:
+    """Fresh sequences of the task that an embedded model learnt, as prompts for it.
+
+    >>> prompt = multihop("number", samples=1)[0]
+    >>> prompt.text, prompt.says
+    ('as u m bf bv m dn m 5 7 10 1 10 5 1 10 16', 'as')
+    """
+    if name not in TASKS:
+        raise BadInput(f"no task {name!r}: {', '.join(TASKS)}")
+    task = TASKS[name]()
+    return prompts_of(task, task.sample(samples, seed))
 
 
 def prompts_of(task: HopTask, sequences: Sequences) -> list[Prompt]:

@@ -26,6 +26,7 @@ from ..lab import Transformer
 from ..prompts import Prompt
 from ..tasks import Sequences
 from .cells import run_cells
+from .explorable import Explorable
 from .series import Checkpoint
 
 GAMMAS = (0.2, 0.1, 0.05)
@@ -58,7 +59,7 @@ class CheckpointCell:
 
 
 @dataclass(frozen=True)
-class Dynamics:
+class Dynamics(Explorable):
     """What became of every head: scores at every step, accuracy by hops, and when each head became pure.
 
     `heads` has a row a step, query (0 the last token, 1 the first position hopped to, ...), layer and head.

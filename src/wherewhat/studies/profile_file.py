@@ -17,12 +17,13 @@ from torch import Tensor
 from ..errors import BadInput
 from ..files import read_tensors, write_atomically, write_table
 from .cells import check_writable
+from .explorable import Explorable
 
 FILES = ("profile.json", "heads.parquet", "frequencies.parquet", "tensors.safetensors")
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Explorable):
     """The tables of a profile, and all that it takes to repeat it.
 
     `tensors` hold the scores a prompt (prompt, L, H), the attention of each block (prompt, L, H, M; NaN where a prompt

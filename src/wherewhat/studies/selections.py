@@ -10,8 +10,7 @@ from transformers import PreTrainedModel
 from ..errors import BadInput
 from ..lab import Transformer, embedded
 from ..lab.gptj import to_gptj
-from ..tasks import TASKS
-from .demo import prompts_of
+from .demo import multihop
 from .profile import model_hash, profile
 from .profile_file import Profile
 
@@ -70,8 +69,7 @@ def check_profile(measured: Profile, model: PreTrainedModel | Transformer) -> st
 
 def profile_embedded(name: str, seed: int = 0, prompts: int = 32) -> Profile:
     """The profile of an embedded model on sequences of its task."""
-    task = TASKS[name]()
-    return profile(embedded(name), prompts_of(task, task.sample(prompts, seed)), seed=seed, about={"model": name})
+    return profile(embedded(name), multihop(name, prompts, seed), seed=seed)
 
 
 def _given(measured: Profile | None, words: str) -> Profile:

@@ -1,0 +1,52 @@
+"""The example notebook runs from a model to a figure, and results show themselves as the explorer."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+from synthetic import random_profile, random_series
+from wherewhat.report.explorer import explorer_html
+from wherewhat.studies.profile_file import Profile
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "explore.ipynb"
+HOSTILE = "</iframe><script>alert(1)</script>\" onload='alert(2)' &quot;"
+
+
+def elements(html: str) -> list[tuple[str, dict[str, str | None]]]:
+    found = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: found.append((tag, dict(attrs)))
+    parser.feed(html)
+    return found
+
+
+def test_the_example_runs_and_shows_the_explorer_and_figures(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as all tests: threads that wait would only be in the way
+    notebook = nbformat.read(EXAMPLE, as_version=4)
+    assert all(not cell.outputs for cell in notebook.cells if cell.cell_type == "code")  # kept without its pages
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    _, heads, page, *figures = (output.data for output in outputs if output.output_type == "execute_result")
+    assert re.search(r"^3 +3 +where ", heads["text/plain"], re.MULTILINE)
+    ((tag, said),) = elements(page["text/html"])
+    assert (tag, said["sandbox"]) == ("iframe", "allow-scripts allow-downloads")
+    assert "<h1>number</h1>" in said["srcdoc"]
+    assert len(figures) == 2
+    assert all("image/png" in figure for figure in figures)
+    assert (tmp_path / "plane.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_results_show_themselves_as_the_explorer_and_whatever_they_say_stays_inside_its_frame():
+    made = random_profile(2, 2, 3, blocks=4)
+    prompt = made.about["prompts"][0] | {"tokens": [HOSTILE] * 18, "text": HOSTILE, "labels": [HOSTILE] * 4}
+    hostile = Profile(made.heads, made.frequencies, made.about | {"model": HOSTILE, "prompts": [prompt]}, made.tensors)
+    for source in (hostile, random_series()):
+        ((tag, said),) = elements(source._repr_html_())
+        assert tag == "iframe"
+        assert set(said) == {"sandbox", "title", "width", "height", "style", "srcdoc"}
+        assert said["srcdoc"] == explorer_html([source])
