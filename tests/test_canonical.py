@@ -14,12 +14,16 @@ import torch
 from scipy import stats
 
 import wherewhat as ww
+from conftest import weights
+from wherewhat.cli.canonical import OF_REAL_MODELS, draw_model
 from wherewhat.errors import BadInput
 from wherewhat.lab.ensemble import RECIPE, Ensemble, train_ensemble
+from wherewhat.prompts.task import OPTIONS
 from wherewhat.report.canonical_figures import FIGURES, plane_projection
 from wherewhat.report.figures import save_drawn
 from wherewhat.studies import decoupling
 from wherewhat.studies.canonical import TABLES, Setting, Sweeps, angle_of, sweep
+from wherewhat.studies.profile_file import Profile
 from wherewhat.studies.projection import project
 from wherewhat.tasks import Index
 
@@ -192,6 +196,26 @@ def test_the_command_line(run, refuse, made, folder, tmp_path, monkeypatch) -> N
     written = sorted(path.name for path in (folder / "results").iterdir())
     assert len([name for name in written if name.endswith(".png")]) == len(FIGURES)
     assert "decoupling.parquet" in written
+
+
+def test_the_figures_of_a_real_model(run, refuse, made, folder, monkeypatch) -> None:
+    """Drawn from its profile where there is one, profiled first where there is none."""
+    monkeypatch.setitem(OPTIONS["binding"], "samples", 2)
+    monkeypatch.setattr("wherewhat.prompts.task.DEFAULT_PAIRS", 8)
+    profile = draw_model(str(weights("stories260K")), folder, lambda *_: None)
+    assert Profile.load(folder / "profiles" / "stories260K").heads.equals(profile.heads)
+    drawn = {path.name: path.read_bytes() for path in (folder / "results").glob("decoupling-model-*.pdf")}
+    assert sorted(drawn) == sorted(f"decoupling-model-{name}.pdf" for name in OF_REAL_MODELS)
+    for path in (folder / "results").glob("decoupling-model-*.pdf"):
+        path.unlink()
+    shorter = partial(decoupling.reproduce_decoupling, frequencies=IDS, recipe=SHORT)
+    monkeypatch.setattr(decoupling, "reproduce_decoupling", shorter)
+    there = folder / "profiles" / "stories260K"
+    code, out, _ = run("reproduce", "decoupling", "-o", folder, "--seeds", 2, "--model", there, "--json")
+    assert code == 0
+    assert json.loads(out)["model"]["correlation"] == profile.about["correlation"]
+    assert drawn == {path.name: path.read_bytes() for path in (folder / "results").glob("decoupling-model-*.pdf")}
+    refuse("--model does not apply to dynamics", "reproduce", "dynamics", "--model", "x")
 
 
 def test_the_plane_of_a_profiled_head(run, refuse, stories260k, tmp_path) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .shared import AsJson, stoppable
+from .shared import AsJson, model_name, quiet_libraries, stoppable
+
+if TYPE_CHECKING:
+    from ..studies.profile_file import Profile
 
 app = typer.Typer()
+# What the paper shows of real models: all heads, single ones by frequency and before and after a swap, depth.
+OF_REAL_MODELS = ("heatmaps", "plane", "head", "swap", "path", "layers", "heads")
 
 
 @app.command()
@@ -56,25 +61,54 @@ def sweep(
         show_sweeps(made, Console(highlight=False, markup=False))
 
 
-def decoupling(output: Path, seeds: int, as_json: bool) -> None:
+def decoupling(output: Path, seeds: int, model: str | None, as_json: bool) -> None:
     """`reproduce decoupling`: every setting trained, tables and figures saved, claims beside findings."""
+    quiet_libraries()
     from rich.console import Console
 
     from ..report.canonical import show_decoupling
     from ..report.canonical_figures import FIGURES
     from ..report.figures import save_drawn
+    from ..report.sentences import profile_sentences
     from ..report.terminal import progress_bar
     from ..studies.decoupling import reproduce_decoupling
 
     screen = Console(stderr=True, quiet=as_json, markup=False)
     with stoppable(f"what was done in {output} is kept; the same command goes on"), progress_bar(screen) as progress:
+        real = None if model is None else draw_model(model, output, progress)
         made = reproduce_decoupling(output, range(seeds), progress=progress)
     made.sweeps.save(output / "results" / "decoupling")
     for name, draw in FIGURES.items():
         save_drawn(output / "results" / f"decoupling-{name}.png", lambda draw=draw: draw(made.sweeps))
     if as_json:
         tables = {"findings": made.findings, "curvature": made.curvature, "members": made.sweeps.members}
-        print(json.dumps({name: table.to_dict("records") for name, table in tables.items()}))
+        about = {"model": {name: real.about[name] for name in ("model", "correlation", "medians")}} if real else {}
+        print(json.dumps({name: table.to_dict("records") for name, table in tables.items()} | about))
     else:
-        show_decoupling(made, Console(highlight=False, markup=False))
+        console = Console(highlight=False, markup=False)
+        show_decoupling(made, console)
+        if real:
+            console.print(f"{real.about['model']}: {' '.join(profile_sentences(real))}")
         screen.print(f"Tables and figures saved in {output / 'results'}")
+
+
+def draw_model(model: str, output: Path, progress: Any) -> Profile:
+    """The paper's figures of a real model: of the profile in a folder, or of one made as `wherewhat profile` does."""
+    from ..capture.check import stated_context
+    from ..capture.load import load, load_tokenizer
+    from ..prompts.task import Task, make_prompts
+    from ..report.plots import plot
+    from ..studies.profile import Profile, profile
+
+    if (Path(model) / "profile.json").exists():
+        found = Profile.load(model)
+    else:
+        loaded = load(model)
+        prompts, made = make_prompts(Task(), load_tokenizer(model), stated_context(loaded) or 2048)
+        found = profile(
+            loaded, prompts, folder=output / "profiles" / model_name(model), settings=made.settings(),
+            about={"model": model}, progress=progress,
+        )  # fmt: skip
+    for name in OF_REAL_MODELS:
+        plot(found, name, output / "results" / f"decoupling-model-{name}.pdf")
+    return found

@@ -127,16 +127,22 @@ def reproduce(
     paper: Annotated[str, typer.Argument(metavar="PAPER", help="dynamics or decoupling.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for runs and tables.")] = Path("runs"),
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds a task.", show_default="2 | decoupling: 5")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="decoupling: draw a real model too; hub id, folder, .gguf file or folder of its profile."),
+    ] = None,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a paper's experiments again and put what is found beside what was published.
 
     dynamics: both multi-hop tasks, trained in full (about 25 minutes a run on 2 cores) and scored at every
-    checkpoint. decoupling: one head for each of 32 angles on three tasks, with figures (some minutes).
-    Whatever is in the folder already is not done again.
+    checkpoint. decoupling: one head for each of 32 angles on three tasks, with figures (some minutes), and with
+    --model what the paper draws of a real model's heads. Whatever is in the folder already is not done again.
 
     [bold]Example:[/bold] wherewhat reproduce dynamics -o runs
+
+    [bold]Example:[/bold] wherewhat reproduce decoupling --model profiles/smollm2
     """
     from rich.console import Console
 
@@ -147,9 +153,11 @@ def reproduce(
 
     if paper not in ("dynamics", "decoupling"):
         raise BadInput(f"no paper {paper!r}: dynamics, decoupling")
+    if model is not None and paper != "decoupling":
+        raise BadInput(f"--model does not apply to {paper}")
     use_threads(threads)
     if paper == "decoupling":
-        decoupling(output, seeds or 5, as_json)
+        decoupling(output, seeds or 5, model, as_json)
         return
     screen = Console(stderr=True, quiet=as_json, markup=False)
     with stoppable(f"what was done in {output} is kept; the same command goes on"):
