@@ -172,7 +172,8 @@ def test_the_command_measures_saves_and_goes_on(run, profiles, tmp_path) -> None
     code, out, err = run(*command)
     assert code == 0
     assert "4 of 4 gates were measured before" in err.replace("\n", " ")
-    assert "ablate 2 2 most positional heads" in out
+    assert "ablate 2 most positional heads" in out
+    assert "drop 16 fastest quarter" not in out
     assert max(map(len, out.splitlines())) <= 80
 
 

@@ -40,7 +40,8 @@ def show_gating(made: Gating, console: Console) -> None:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    told = [f"{row['how']} {row['number']} {row['what']}", f"{row['after']:.3f}", f"{row['change']:+.3f}"]
+    much = "" if row["what"][0].isdecimal() else f"{row['number']} "
+    told = [f"{row['how']} {much}{row['what']}", f"{row['after']:.3f}", f"{row['change']:+.3f}"]
     if (beyond := row.get("against", math.nan)) == beyond:
         ends = f"{row['against_low']:+.2f} to {row['against_high']:+.2f}"
         told.append(f"{beyond:+.2f} ({ends}){'*' if row['counts'] else ' '}")

@@ -43,7 +43,7 @@ class GateCell:
 class Gating:
     """What each gate does to each measure. `effects` has a row a trial and measure: before, after, the change with its
     interval, the mean change of the controls, and the change against them with its interval; `counts` says that this
-    one excludes 0.
+    one excludes 0. `layer` and `head` are given where a single head was turned off.
     """
 
     effects: pd.DataFrame
@@ -115,6 +115,9 @@ def effect_table(
         for at, trial in enumerate(trials):
             like = [other for other, one in enumerate(trials) if one.draw is not None and one.kind == trial.kind]
             row: dict[str, Any] = {"what": trial.what, "how": trial.how, "number": trial.number}
+            row |= dict(
+                zip(("layer", "head"), trial.choices[0] if trial.kind == "1 heads" else (None, None), strict=True)
+            )
             row |= {"fraction": trial.fraction, "draw": trial.draw, "measure": measure, "better": MEASURES[measure][1]}
             low, high = interval(weight @ changes[at])
             row |= {"before": float(before.mean()), "after": float(results[at][measure].mean())}
