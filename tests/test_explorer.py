@@ -179,7 +179,7 @@ def test_the_address_shows_the_same_view_again(show, profile):
     assert page.locator("[data-figure=plane] .chosen circle").count() == 2
     assert page.get_attribute("[data-panel=grid] button:text-is('symbolic')", "aria-pressed") == "true"
     at = profile.frequencies.query("layer == 3 and head == 4 and frequency == 2").iloc[0]
-    assert facts(page)["positional score"] == [two(at["positional"])]
+    assert facts(page)["positional score"] == [two(at["positional"]), "at frequency 2"]
     page.click("[data-panel=grid] button:text-is('entropy')")
     page.keyboard.press("Escape")
     assert address(page) == "#g=entropy&sorted=yes"
@@ -187,6 +187,47 @@ def test_the_address_shows_the_same_view_again(show, profile):
     page.evaluate("location.hash = '#h=0.0'")
     page.wait_for_selector("[data-panel=head] h2:text-is('Head 0.0')")
     show(profile, hash="#p=7&with=9&h=99.9&f=77&step=5&g=nonsense&swap=50,60")
+
+
+def test_one_frequency_is_told_from_whole_heads(show, profile):
+    page = show(profile, hash="#h=3.4")
+    top = page.locator("[data-panel=plane]").bounding_box()["y"]
+    assert page.locator(".scope").is_hidden()
+    assert "95 % interval" in page.inner_text("[data-panel=head]")
+    assert "correlate with r" in page.inner_text("[data-panel=depth] .hint")
+    page.evaluate("location.hash = '#h=3.4&f=2'")
+    page.wait_for_selector(".scope:text('frequency 2 alone')")
+    assert page.locator("[data-panel=plane]").bounding_box()["y"] == top
+    whole = profile.heads.query("layer == 3 and head == 4").iloc[0]
+    at = profile.frequencies.query("frequency == 2")
+    shown = facts(page)
+    for axis in ("positional", "symbolic"):
+        part = at.query("layer == 3 and head == 4")[axis].item()
+        assert shown.pop(f"{axis} score") == [two(part), "at frequency 2"]
+    assert shown["entropy"] == [two(whole["entropy"]), "whole head"]
+    assert all(mark == "whole head" for _, mark in shown.values())
+    assert page.inner_text("[data-panel=head] .badge").endswith(" at frequency 2")
+    assert "95 % interval" not in page.inner_text("[data-panel=head]")
+    assert page.inner_text("[data-panel=swap] .hint").startswith("Of the whole head: ")
+    for name in ("plane", "grid", "depth"):
+        assert page.inner_text(f"[data-panel={name}] .hint").startswith("At frequency 2 alone. ")
+    said = page.inner_text("[data-panel=depth] .hint")
+    assert "correlate" not in said
+    assert "of whole heads, the variance" in said
+    layers, heads = (table(saved(page, f"Download {name} as CSV")) for name in ("By depth", "The plane"))
+    medians = at.groupby("layer")["positional"].median()
+    assert [float(row["positional_median"]) for row in layers] == pytest.approx(medians.tolist(), rel=1e-6)
+    assert [float(row["symbolic"]) for row in heads] == pytest.approx(at["symbolic"].tolist(), rel=1e-6)
+    assert list(heads[0]) == ["frequency", "layer", "head", "kind", "positional", "symbolic"]
+    assert not any("variance" in name or "entropy" in name for name in layers[0])
+
+
+def test_only_terms_are_coloured(show, profile):
+    page = show(profile)
+    page.click("text=? help")
+    words = page.eval_on_selector_all("dialog p b", "all => all.map(one => one.innerText)")
+    assert words == ["where", "what", "where", "what"]
+    assert "holds what was chosen" in page.inner_text("dialog")
 
 
 def test_keys_move_through_heads_and_layers(show, profile):
@@ -318,9 +359,14 @@ def test_the_film_moves_heads_as_the_table_says(show):
     page.keyboard.press("ArrowRight")
     check(steps[12])
     since = watched.purity.query("gamma == 0.1 and layer == 0 and head == 1")["step"].item()
-    assert facts(page)["pure since"] == [f"step {since:,}"]
-    reached = watched.purity.query("gamma == 0.1 and step <= 600")["layer"].nunique()
-    assert page.locator(".since text.reached").count() == reached
+    for ahead in (True, False):
+        page.get_by_label("Step of training").fill(str(steps.index(since) - ahead))
+        page.mouse.move(*place_of(page, "0.1"))
+        assert facts(page)["pure since"] == ["not yet" if ahead else f"step {since:,}"]
+        assert (f"pure since step {since:,}" in page.inner_text(".tip")) is not ahead
+        reached = watched.purity.query(f"gamma == 0.1 and step <= {since - 50 * ahead}").groupby("layer")["step"]
+        words = [f"pure since {', '.join(map(str, steps))}" for _, steps in reached]
+        assert page.locator(".since text").all_text_contents() == words
     page.get_by_label("Play the training").click()
     page.wait_for_selector("[aria-label='Pause']")
     page.wait_for_selector("[aria-label='Play the training']")
@@ -345,6 +391,25 @@ def test_two_profiles_stand_side_by_side(show, profile):
         assert shown == two(row["positional"])
     page.get_by_label("What is shown").select_option("series")
     assert page.locator(".film").count() == 1
+
+
+def test_a_film_stands_beside_a_profile(show, profile):
+    watched = random_series()
+    page = show(watched, profile, random_profile(4, 2, 3, blocks=4), names=["series", "other", "same"], hash="#with=1")
+    for left, right in (("plane",) * 2, ("grid",) * 2, ("head",) * 2, ("depth",) * 2, ("training", "frequencies"),
+                        ("provenance",) * 2):  # fmt: skip
+        tops = [page.locator(f".column.{kind} [data-panel={name}]").bounding_box()["y"]
+                for kind, name in (("series", left), ("profile", right))]  # fmt: skip
+        assert tops[0] == tops[1], left
+    assert "none is compared" in page.inner_text(".lead")
+    page.get_by_label("Compare with").select_option("same")
+    ends = watched.heads.query("step == 950").set_index(["layer", "head"])["kind"]
+    kinds = random_profile(4, 2, 3, blocks=4).heads.set_index(["layer", "head"])["kind"]
+    same = sum(ends[place] == kinds[place] for place in ends.index)
+    assert page.inner_text(".lead") == (
+        "The heads of same were measured once, those of series at 20 steps. "
+        f"At the last step {same} of 8 heads are of the same kind."
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

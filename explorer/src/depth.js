@@ -7,6 +7,7 @@ import { axes, canvas, frame, layer, legend, placeOf, SHAPES, unit, widthOf } fr
 import { quartiles } from "./source.js";
 import { change, store } from "./store.js";
 import { csvFile, number, panel, svgFile, tip } from "./ui.js";
+import { alone, isPart } from "./words.js";
 
 const MARGIN = { left: 46, top: 26, right: 12, bottom: 42 };
 const BOUND = 92; // the height of the lower drawing
@@ -14,32 +15,37 @@ const BOUND = 92; // the height of the lower drawing
 export function depth(source) {
   const svg = canvas("", { name: "depth" });
   const bounds = source.has("variance") && source.array("variance").some((value) => value > 0);
-  const shown = panel("depth", "By depth", hint(), {
+  const shown = panel("depth", "By depth", "", {
     csv: () => csvFile(`${source.name}-layers`, rows()),
     svg: () => svgFile(`${source.name}-layers`, svg.node()),
   });
   shown.body.append(svg.node());
 
   function hint() {
-    const r = source.about.correlation?.r;
+    const part = isPart(source, store.state);
+    const r = part ? null : source.about.correlation?.r;
     const across =
       r === undefined || r === null ? "" : ` Over all heads the two scores correlate with r = ${number(r)}.`;
-    if (!bounds) return `Median of each layer's heads, and the middle half of them.${across}`;
+    const scores = `${alone(source, store.state)}Median of each layer's heads, and the middle half of them.${across}`;
+    if (!bounds) return scores;
     const held = source
       .array("variance")
       .filter((value, at) => value <= source.array("exclusion_bound")[at] * (1 + 1e-6)).length;
-    return `Median of each layer's heads, and the middle half of them.${across} Below, the variance of logits and its exclusion bound, kept by ${held} of ${source.count} heads.`;
+    return `${scores} Below, ${part ? "of whole heads, " : ""}the variance of logits and its exclusion bound, kept by ${held} of ${source.count} heads.`;
   }
 
   const spread = (name) =>
     source.byRow.map((heads) => quartiles(heads.map((at) => source.values(name, store.state)[at])));
 
   function rows() {
-    const names = ["positional", "symbolic", "entropy", ...(bounds ? ["variance", "exclusion_bound"] : [])];
+    const part = isPart(source, store.state);
+    const whole = part ? [] : ["entropy", ...(bounds ? ["variance", "exclusion_bound"] : [])];
+    const names = ["positional", "symbolic", ...whole];
     const all = names.map((name) => [name, spread(name)]);
     return source.layers.map((name, row) => ({
       layer: name,
       heads: source.byRow[row].length,
+      ...(part ? { frequency: store.state.frequency } : {}),
       ...Object.fromEntries(
         all.flatMap(([one, values]) => [
           [`${one}_lower_quartile`, values[row][0]],
@@ -101,6 +107,7 @@ export function depth(source) {
     legend(group);
     if (bounds) exclusion(layer(group, "exclusion").attr("transform", `translate(0,${height + 34})`), x, width);
     answer(group, x, width, height + lower, drawn);
+    shown.rehint(hint());
   }
 
   function exclusion(group, x, width) {
@@ -132,7 +139,7 @@ export function depth(source) {
       );
     const words = [
       [0, "dashed: the bound"],
-      [132, "solid: variance of logits"],
+      [132, isPart(source, store.state) ? "solid: variance, whole heads" : "solid: variance of logits"],
     ];
     layer(group, "words")
       .selectAll("text")

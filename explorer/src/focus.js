@@ -10,10 +10,11 @@ import { count, csvFile, panel, svgFile } from "./ui.js";
 export function focusLines(source) {
   const svg = canvas("Entropy of attention and mean frequency over training", { name: "focus" });
   let head;
+  const highest = max(source.array("mean_frequency")) || 1;
   const shown = panel(
     "focus",
     "Focus and frequency",
-    "The entropy of its attention, and the frequency that it uses on average.",
+    `The entropy of its attention, and the mean ID of the frequencies that it uses, as a share of ${count(highest)}, the largest that any head reaches.`,
     {
       inner: true,
       csv: () => csvFile(`${source.name}-${named(source, head)}-focus`, rows(source, head)),
@@ -26,11 +27,10 @@ export function focusLines(source) {
   function draw(at) {
     head = at;
     const { group, width, height } = frame(svg, widthOf(shown.body), 292, MARGIN);
-    const highest = max(source.array("mean_frequency")) || 1;
     const [x, y] = [scaleLinear(extent(ids), [0, width]), unit(height, 0)];
     axes(group, x, y, width, height, {
       across: "step of training",
-      up: "share of the largest",
+      up: "entropy, share of the largest ID",
       ticks: width / 60,
       format: thousands,
     });
@@ -48,7 +48,7 @@ export function focusLines(source) {
       .attr("d", ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
     const words = [
       [0, "solid: entropy"],
-      [104, `dashed: mean frequency, of ${count(highest)}`],
+      [104, `dashed: mean frequency ID, of ${count(highest)}`],
     ];
     layer(group, "legend")
       .attr("transform", "translate(0,-12)")

@@ -3,9 +3,9 @@
 import { canvas, cells, circle, colours, cross, frame, key, layer, placeOf, square, widthOf } from "./chart.js";
 import { change, choose, light, store } from "./store.js";
 import { announce, choices, count, csvFile, panel, svgFile, tip } from "./ui.js";
-import { headRows, moveWith, sentence, tipOf } from "./words.js";
+import { alone, headRows, isPart, moveWith, pureSince, sentence, tipOf } from "./words.js";
 
-const MARGIN = { left: 34, top: 20, right: 8, bottom: 34 };
+const MARGIN = { left: 38, top: 20, right: 8, bottom: 34 };
 const MODES = ["difference", "positional", "symbolic", "entropy"];
 const ENDS = {
   difference: ["what", "where"],
@@ -53,9 +53,10 @@ export function grid(source) {
     const rows = source.layers.length;
     size = { width: Math.min(74, available / source.width), height: Math.min(26, Math.max(5, 470 / rows)) };
     const across = size.width * source.width;
+    const bar = Math.min(220, Math.max(90, across));
     const { group, height } = frame(
       svg,
-      across + words + MARGIN.left + MARGIN.right,
+      Math.max(across + words, bar) + MARGIN.left + MARGIN.right,
       rows * size.height + MARGIN.top + MARGIN.bottom,
       MARGIN,
     );
@@ -71,18 +72,12 @@ export function grid(source) {
     signs(layer(group, "signs"), state);
     labels(layer(group, "labels"), across);
     if (words) since(layer(group, "since"), across, state);
-    key(
-      layer(group, "scale"),
-      0,
-      height + 10,
-      Math.min(220, Math.max(90, across)),
-      colours().ramps[shows],
-      ENDS[shows],
-    );
+    key(layer(group, "scale"), 0, height + 10, bar, colours().ramps[shows], ENDS[shows]);
     layer(group, "chosen");
     layer(group, "lit");
+    const scope = shows !== "entropy" ? alone(source, state) : isPart(source, state) ? "Of whole heads. " : "";
     shown.rehint(
-      `${HINTS[shows]} ${size.height >= 9 ? "Circle: where, square: what, cross: could not be measured." : ""}`,
+      `${scope}${HINTS[shows]} ${size.height >= 9 ? "Circle: where, square: what, cross: could not be measured." : ""}`,
     );
     mark();
   }
@@ -137,11 +132,10 @@ export function grid(source) {
 
   /** The step at which a head became pure, beside its row. */
   function since(group, across, state) {
-    const now = source.steps[source.at(state)];
     const rows = source.byRow
       .map((heads, row) => ({
         row,
-        steps: heads.map((at) => source.pure[source.labels[at]]).filter((step) => step !== undefined),
+        steps: heads.map((at) => pureSince(source, at, state)).filter((step) => step !== undefined),
       }))
       .filter(({ steps }) => steps.length);
     group
@@ -151,7 +145,6 @@ export function grid(source) {
       .attr("x", across + 8)
       .attr("y", (d) => (d.row + 0.5) * size.height)
       .attr("dominant-baseline", "central")
-      .attr("class", (d) => (Math.min(...d.steps) <= now ? "reached" : "ahead"))
       .text((d) => `pure since ${d.steps.map(count).join(", ")}`);
   }
 

@@ -6,7 +6,7 @@ import { planePath } from "./path.js";
 import { change, choose, store } from "./store.js";
 import { swap } from "./swap.js";
 import { count, csvFile, h, number, panel, percent, said } from "./ui.js";
-import { alsoLooksLike, headRows, looksAt } from "./words.js";
+import { alsoLooksLike, headRows, isPart, looksAt, pureSince } from "./words.js";
 
 const MOST = 200; // heads listed
 
@@ -41,11 +41,9 @@ export function head(source) {
     shown.retitle(at === undefined ? "All heads" : `Head ${source.labels[at]}`);
     badge.className = `badge ${kind}`;
     badge.textContent = at === undefined ? "" : looksAt(source, at, store.state);
-    if (badge.textContent && source.frequencyAt(store.state) >= 0)
-      badge.textContent += ` at frequency ${store.state.frequency}`;
     shown.rehint(
       at === undefined
-        ? "No head is chosen, so these are medians of all. Click a dot or a cell, or one of the purest heads:"
+        ? `No head is chosen, so these are medians of all. Click a dot or a cell, or one of the purest heads${isPart(source, store.state) ? ` at frequency ${store.state.frequency}` : ""}:`
         : nature(source, at),
     );
     facts.replaceChildren(...(at === undefined ? purest(source) : numbers(source, at)));
@@ -59,15 +57,20 @@ export function head(source) {
 function nature(source, at) {
   if (source.steps) return "As it is at this step of training.";
   const also = alsoLooksLike(source, at);
-  const rest = also.length ? `It ${also.join(", and ")}.` : "It looks like no previous-token, induction or sink head.";
-  return `${rest} Scores are means over ${source.prompt.of} prompts, with their 95 % interval.`;
+  const part = isPart(source, store.state);
+  const rest = also.length ? also.join(", and ") : "looks like no previous-token, induction or sink head";
+  const range = part || !hasRange(source, at) ? "" : ", with their 95 % interval";
+  return `${part ? "As a whole it" : "It"} ${rest}. Scores are means over ${source.prompt.of} prompts${range}.`;
 }
 
-/** A head's numbers, each with its words. */
+const hasRange = (source, at) => source.has("positional_low") && !Number.isNaN(source.array("positional_low")[at]);
+
+/** A head's numbers, each with its words; beside those of one frequency, those of the whole head are marked. */
 function numbers(source, at) {
   const state = store.state;
   const value = (name) => source.values(name, state)[at];
-  const fact = (words, text, extra = "") =>
+  const part = isPart(source, state);
+  const fact = (words, text, extra = part ? "whole head" : "") =>
     h(
       "div",
       {},
@@ -76,9 +79,10 @@ function numbers(source, at) {
       extra ? h("span", { class: "range" }, extra) : null,
     );
   const range = (name) => {
-    if (!source.has(`${name}_low`) || source.frequencyAt(state) >= 0) return "";
+    if (part) return `at frequency ${state.frequency}`;
+    if (!hasRange(source, at)) return "";
     const [low, high] = [`${name}_low`, `${name}_high`].map((end) => source.array(end)[at]);
-    return Number.isNaN(low + value(name)) ? "" : `${number(low)} to ${number(high)}`;
+    return Number.isNaN(value(name)) ? "" : `${number(low)} to ${number(high)}`;
   };
   const facts = [
     fact("positional score", number(value("positional")), range("positional")),
@@ -87,8 +91,9 @@ function numbers(source, at) {
     fact("mean frequency", number(value("mean_frequency"), 0)),
   ];
   if (source.steps) {
-    const since = source.pure[source.labels[at]];
-    return [...facts, fact("pure since", since === undefined ? "never" : `step ${count(since)}`)];
+    const since = pureSince(source, at, state);
+    const never = source.at(state) === source.steps.length - 1 ? "never" : "not yet";
+    return [...facts, fact("pure since", since === undefined ? never : `step ${count(since)}`)];
   }
   const shares = [
     ["first token", "sink"],
@@ -147,6 +152,8 @@ function purest(source) {
 /** Several heads as a small table; the last one chosen is drawn. */
 function table(source, all) {
   const kinds = source.kinds(store.state);
+  const part = isPart(source, store.state);
+  const columns = ["positional", "symbolic", ...(part ? [] : ["entropy"])];
   const draw = (label) => change({ heads: [...store.state.heads.filter((one) => one !== label), label], swap: null });
   const line = (at) =>
     h(
@@ -158,14 +165,15 @@ function table(source, all) {
         h("button", { type: "button", class: "quiet", onclick: () => draw(source.labels[at]) }, source.labels[at]),
       ),
       h("td", {}, h("b", { class: kinds[at] }, kinds[at])),
-      ...["positional", "symbolic", "entropy"].map((name) => h("td", {}, number(source.values(name, store.state)[at]))),
+      ...columns.map((name) => h("td", {}, number(source.values(name, store.state)[at]))),
     );
-  const titles = ["head", "kind", "positional", "symbolic", "entropy"].map((text) => h("th", { scope: "col" }, text));
+  const titles = ["head", "kind", ...columns].map((text) => h("th", { scope: "col" }, text));
   const more = all.length > MOST ? `, ${MOST} listed` : "";
+  const only = part ? `, at frequency ${store.state.frequency} alone` : "";
   return h(
     "table",
     {},
-    h("caption", {}, `${count(all.length)} heads chosen${more}; the marked one is drawn below`),
+    h("caption", {}, `${count(all.length)} heads chosen${more}${only}; the marked one is drawn below`),
     h("thead", {}, h("tr", {}, ...titles)),
     h("tbody", {}, ...[...all].reverse().slice(0, MOST).map(line)),
   );

@@ -11,20 +11,23 @@ import { prompt } from "./prompt.js";
 import { provenance } from "./provenance.js";
 import { Source } from "./source.js";
 import { change, onChange, onLight, readHash, store } from "./store.js";
-import { announce, explainTerms, h, said, tip } from "./ui.js";
+import { announce, capital, explainTerms, h, said, tip } from "./ui.js";
+import { isPart } from "./words.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const sources = data.sources.map((given) => new Source(given));
 const root = document.getElementById("explorer");
 let columns = [];
 let reel = null;
+const scope = h("p", { class: "hint scope", hidden: true });
 
 function build() {
   const { a, b } = store.state;
   reel?.stop();
   const shown = [a, b].filter((at) => at !== null).map((at) => sources[at]);
-  columns = shown.map((source) => ({ source, views: viewsOf(source) }));
   const series = shown.filter((source) => source.steps);
+  const mixed = series.length > 0 && series.length < shown.length;
+  columns = shown.map((source) => ({ source, views: viewsOf(source, mixed) }));
   reel = series.length ? film(series) : null;
   const main = h("main", { class: shown.length > 1 ? "two" : "one" });
   for (const { source, views } of columns) {
@@ -41,19 +44,25 @@ function build() {
     column.style.gridRow = `span ${title.length + Math.max(...columns.map((one) => one.views.length))}`; // panels stand beside each other
     main.append(column);
   }
-  root.replaceChildren(header(shown), ...(reel ? [reel.element] : []), main);
+  root.replaceChildren(header(shown), ...(reel ? [reel.element] : []), scope, main);
   measure(root);
   draw();
 }
 
-function viewsOf(source) {
-  const top = source.steps
-    ? [plane(source), grid(source), stepHeat(source), head(source)]
-    : [plane(source), grid(source), head(source)];
-  const rest = [source.frequencies ? frequencyHeat(source) : null, source.prompt ? prompt(source) : null].filter(
-    Boolean,
-  );
-  return [...top, depth(source), ...rest, provenance(source)];
+/** Panels from top to bottom; beside a profile, a film's heads over training stand where frequencies do. */
+function viewsOf(source, mixed) {
+  const optional = (there, view) => (there ? [view(source)] : []);
+  return [
+    plane(source),
+    grid(source),
+    ...optional(source.steps && !mixed, stepHeat),
+    head(source),
+    depth(source),
+    ...optional(source.steps && mixed, stepHeat),
+    ...optional(source.frequencies, frequencyHeat),
+    ...optional(source.prompt, prompt),
+    provenance(source),
+  ];
 }
 
 function header(shown) {
@@ -86,7 +95,7 @@ function header(shown) {
   const lead = shown.length > 1 ? compared : shown[0].sentences;
   const warnings = shown.flatMap((source) =>
     source.warnings.map((text) =>
-      h("p", { class: "warning" }, `${shown.length > 1 ? `${source.name}: ` : ""}${text}.`),
+      h("p", { class: "warning" }, shown.length > 1 ? `${source.name}: ${text}.` : `${capital(text)}.`),
     ),
   );
   return h(
@@ -142,6 +151,9 @@ function changeTheme() {
 
 function draw() {
   reel?.draw();
+  const { frequency } = store.state;
+  scope.hidden = !columns.some(({ source }) => isPart(source, store.state));
+  scope.textContent = `The scores shown are those of frequency ${frequency} alone. The sentences on the whole model, and what is marked so, are of whole heads.`;
   for (const { views } of columns) for (const view of views) view.draw();
 }
 

@@ -6,7 +6,7 @@ import { line } from "d3-shape";
 import { axes, canvas, frame, layer, legend, placeOf, SHAPES, unit, widthOf } from "./chart.js";
 import { middle } from "./source.js";
 import { change, store } from "./store.js";
-import { count, csvFile, number, panel, svgFile, tip } from "./ui.js";
+import { capital, count, csvFile, number, panel, svgFile, tip } from "./ui.js";
 
 export const MARGIN = { left: 46, top: 26, right: 12, bottom: 42 };
 const USE = 56; // the height of the bars below
@@ -150,7 +150,7 @@ export function scoreLines(source) {
     pane.on("pointermove", (event) => {
       const n = nearest(event);
       const lines = [
-        `${word[0].toUpperCase()}${word.slice(1)} ${count(ids[n])}`,
+        `${capital(word)} ${count(ids[n])}`,
         `positional ${number(drawn[0][1][n])} · symbolic ${number(drawn[1][1][n])}`,
       ];
       if (!source.steps)

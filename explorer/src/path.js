@@ -4,7 +4,9 @@ import { line } from "d3-shape";
 import { axes, canvas, colours, frame, layer, unit, widthOf } from "./chart.js";
 import { along, MARGIN, named, places, rows } from "./over.js";
 import { store } from "./store.js";
-import { count, csvFile, number, panel, svgFile, tip } from "./ui.js";
+import { capital, count, csvFile, number, panel, svgFile, tip } from "./ui.js";
+
+const [LETTER, LINE] = [6.5, 14]; // about the width and the height of small text
 
 export function planePath(source) {
   const svg = canvas("", { name: "path" });
@@ -65,7 +67,7 @@ export function planePath(source) {
       .on("pointermove", (event, d) =>
         tip(
           [
-            `${word[0].toUpperCase()}${word.slice(1)} ${count(d.id)}`,
+            `${capital(word)} ${count(d.id)}`,
             `positional ${number(positional[d.n])} · symbolic ${number(symbolic[d.n])}`,
           ],
           event.clientX,
@@ -73,15 +75,30 @@ export function planePath(source) {
         ),
       )
       .on("pointerleave", () => tip(null));
-    const ends = way.length > 1 ? [way[0], way.at(-1)] : way;
     layer(group, "ends")
       .selectAll("text")
-      .data(ends)
+      .data(ends(way, size))
       .join("text")
-      .attr("x", (d) => d.x + (d.x > size / 2 ? -9 : 9))
-      .attr("y", (d) => d.y + (d.y < 24 ? 14 : -6))
-      .attr("text-anchor", (d) => (d.x > size / 2 ? "end" : "start"))
-      .text((d, n) => (source.steps ? `step ${count(d.id)}` : n ? "slowest" : "fastest"));
+      .attr("x", (d) => d.x)
+      .attr("y", (d) => d.y)
+      .attr("text-anchor", (d) => d.anchor)
+      .text((d) => d.text);
+  }
+
+  /** Words at the first place and at the last one, one below the other where they would overlap. */
+  function ends(way, size) {
+    const words = (way.length > 1 ? [way[0], way.at(-1)] : way).map((d, n) => {
+      const text = source.steps ? `step ${count(d.id)}` : n ? "slowest" : "fastest";
+      const [anchor, x] = d.x > size / 2 ? ["end", d.x - 9] : ["start", d.x + 9];
+      const left = anchor === "end" ? x - LETTER * text.length : x;
+      return { text, anchor, x, y: d.y + (d.y < 24 ? 14 : -6), left, right: left + LETTER * text.length };
+    });
+    const [one, other] = words;
+    if (other && Math.abs(one.y - other.y) < LINE && one.left < other.right && other.left < one.right) {
+      const down = other.y > one.y || one.y < 2 * LINE;
+      other.y = one.y + (down ? LINE : -LINE);
+    }
+    return words;
   }
   return { ...shown, draw };
 }

@@ -5,7 +5,7 @@ import { axes, canvas, colours, frame, layer, placeOf, unit, widthOf } from "./c
 import { corners, legend, radius } from "./ground.js";
 import { change, choose, light, store } from "./store.js";
 import { announce, csvFile, h, panel, svgFile, tip } from "./ui.js";
-import { headRows, moveWith, sentence, tipOf } from "./words.js";
+import { alone, headRows, isPart, moveWith, sentence, tipOf } from "./words.js";
 
 const MARGIN = { left: 46, top: 10, right: 12, bottom: 88 };
 const TRAIL = 16; // checkpoints
@@ -69,7 +69,7 @@ export function plane(source) {
     layer(group, "lit");
     legend(layer(group, "legend").attr("transform", `translate(0,${height + 58})`), width);
     shown.rehint(hint(source, state));
-    back.hidden = source.frequencyAt(state) < 0;
+    back.hidden = !isPart(source, state);
     mark();
   }
 
@@ -178,9 +178,8 @@ export function plane(source) {
 
 function hint(source, state) {
   const many = source.steps ? "Heads move as training goes on and leave a trail." : "Click one, drag around several.";
-  const at = source.frequencyAt(state);
-  const only = at >= 0 ? `At frequency ${state.frequency} alone. ` : "";
-  return `${only}Every dot is a head. Right: its attention stays where it was when contents are swapped. Up: it follows what was moved. ${many}`;
+  const size = isPart(source, state) ? " Its size is the whole head's." : "";
+  return `${alone(source, state)}Every dot is a head.${size} Right: its attention stays where it was when contents are swapped. Up: it follows what was moved. ${many}`;
 }
 
 function within(path, x, y) {

@@ -4,6 +4,7 @@ import { max } from "d3-array";
 import { colours } from "./chart.js";
 import { store } from "./store.js";
 import { csvFile, h, panel, percent } from "./ui.js";
+import { isPart } from "./words.js";
 
 export function prompt(source) {
   const { pieces, target, says, query, of, tokens } = source.prompt;
@@ -51,7 +52,7 @@ export function prompt(source) {
     });
     const whole = attention ? attention.reduce((sum, share) => sum + (Number.isNaN(share) ? 0 : share), 0) : 0;
     const shade = attention
-      ? ` The darker, the more head ${source.labels[at]} attends to it: ${percent(top)} at most, ${percent(whole)} on all blocks together.`
+      ? ` The darker, the more ${isPart(source, store.state) ? "the whole " : ""}head ${source.labels[at]} attends to it: ${percent(top)} at most, ${percent(whole)} on all blocks together.`
       : "";
     shown.rehint(`The first of ${of} prompts: ${tokens} tokens, ${source.blocks} blocks outlined.${shade}`);
   }

@@ -54,8 +54,8 @@ function sensitivity(table) {
     "tokens a block",
     "tau",
     "r",
-    "median positional, early and late layers",
-    "median symbolic, early and late",
+    "median positional, early / late layers",
+    "median symbolic, early / late",
   ];
   const line = (row, at) =>
     h(

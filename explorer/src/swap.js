@@ -4,7 +4,8 @@ import { max } from "d3-array";
 import { canvas, frame, layer, placeOf, widthOf } from "./chart.js";
 import { swapped } from "./source.js";
 import { change, store } from "./store.js";
-import { csvFile, h, number, panel, percent, svgFile, tip } from "./ui.js";
+import { capital, csvFile, h, number, panel, percent, svgFile, tip } from "./ui.js";
+import { isPart } from "./words.js";
 
 const MARGIN = { left: 46, top: 16, right: 8, bottom: 16 };
 
@@ -21,16 +22,11 @@ export function swap(source) {
     ),
   );
   const verdict = h("p", { class: "verdict", "aria-live": "polite" });
-  const shown = panel(
-    "swap",
-    "Before and after a swap",
-    "Attention on the blocks of the first prompt. Exchange two: does the tall bar stay, or follow what was moved?",
-    {
-      inner: true,
-      csv: () => csvFile(`${source.name}-${source.labels[head] ?? ""}-swap`, rows()),
-      svg: () => svgFile(`${source.name}-${source.labels[head] ?? ""}-swap`, svg.node()),
-    },
-  );
+  const shown = panel("swap", "Before and after a swap", "", {
+    inner: true,
+    csv: () => csvFile(`${source.name}-${source.labels[head] ?? ""}-swap`, rows()),
+    svg: () => svgFile(`${source.name}-${source.labels[head] ?? ""}-swap`, svg.node()),
+  });
   shown.body.append(h("div", { class: "picks" }, "swap ", picks[0], " with ", picks[1]), svg.node(), verdict);
   let head, made, i, j;
 
@@ -52,6 +48,10 @@ export function swap(source) {
 
   function draw(at) {
     head = at;
+    const whole = isPart(source, store.state) ? "Of the whole head: attention" : "Attention";
+    shown.rehint(
+      `${whole} on the blocks of the first prompt. Exchange two: does the tall bar stay, or follow what was moved?`,
+    );
     shown.element.classList.toggle("empty", at === undefined);
     if (at === undefined) {
       svg.attr("aria-label", "No head is chosen").selectAll("*").remove();
@@ -178,7 +178,7 @@ export function swap(source) {
     const merged =
       source.table.length < source.blocks ? " Blocks are neighbours merged; a bar is the mean of one of them." : "";
     return [
-      h("b", { class: colour }, `${what[0].toUpperCase()}${what.slice(1)}`),
+      h("b", { class: colour }, capital(what)),
       `: place ${source.table[i].first + 1} had ${percent(made.before[i])} and has ${percent(made.after[i])}, place ${source.table[j].first + 1} had ${percent(made.before[j])} and has ${percent(made.after[j])}. This swap: positional ${number(made.stays)}, symbolic ${number(made.follows)}.${merged}`,
     ];
   }

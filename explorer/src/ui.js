@@ -64,13 +64,19 @@ const TERMS = {
   "pure since":
     "The first step from which on the head has at least 0.9 on one axis and at most 0.1 on the other, to the end.",
   blocks: "Equally long pieces of the prompt, such as the statements of a list, that may change places.",
+  "without first token":
+    "Positional and symbolic score with the first token hidden from the head: many heads rest on it, whatever it says.",
+  "key head": "The head of keys and values that this one reads. Heads with the same number share it.",
   "95 % interval": "Bootstrap over prompts: other prompts of the same kind would give a score in this range.",
 };
 
+const COLOURED = "\\b(?:at|stays?|follows?|Circle:|square:) "; // before where and what, where they are terms
+
 /** Words with their terms explained on hover, where and what in their colours. */
 export function said(text) {
-  const pattern = new RegExp(`(\\b(?:${Object.keys(TERMS).join("|")}|where|what)\\b)`, "g");
-  return text.split(pattern).map((part) => {
+  const pattern = new RegExp(`\\b(${Object.keys(TERMS).join("|")})\\b|(${COLOURED})(where|what)\\b`);
+  const parts = text.split(pattern).filter((part) => part !== undefined);
+  return parts.map((part) => {
     if (part === "where" || part === "what") return h("b", { class: part }, part);
     if (part in TERMS)
       return h(
@@ -189,6 +195,8 @@ export function number(value, digits = 2) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   return value.toFixed(digits).replace("-", "−");
 }
+
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 export const percent = (share) => `${number(100 * share, share < 0.0095 ? 2 : share < 0.0995 ? 1 : 0)} %`;
 

@@ -11,8 +11,21 @@ const LOOKS = {
   unmeasured: "could not be measured",
 };
 
+/** Whether the scores shown are those of one frequency instead of the whole head's. */
+export const isPart = (source, state) => source.frequencyAt(state) >= 0;
+
+/** How a hint begins while they are. */
+export const alone = (source, state) => (isPart(source, state) ? `At frequency ${state.frequency} alone. ` : "");
+
 export function looksAt(source, at, state) {
-  return LOOKS[source.kind(source.values("positional", state)[at], source.values("symbolic", state)[at])];
+  const looks = LOOKS[source.kind(source.values("positional", state)[at], source.values("symbolic", state)[at])];
+  return isPart(source, state) ? `${looks} at frequency ${state.frequency}` : looks;
+}
+
+/** The step since which a head is pure, unless it is yet to come. */
+export function pureSince(source, at, state) {
+  const since = source.pure?.[source.labels[at]];
+  return since <= source.steps?.[source.at(state)] ? since : undefined;
 }
 
 export function sentence(source, at, state) {
@@ -21,12 +34,11 @@ export function sentence(source, at, state) {
 }
 
 export function tipOf(source, at, state) {
-  const frequency = source.frequencyAt(state) >= 0 ? ` at frequency ${state.frequency}` : "";
   const lines = [
-    `Head ${source.labels[at]} ${looksAt(source, at, state)}${frequency}`,
-    `positional ${number(source.values("positional", state)[at])} · symbolic ${number(source.values("symbolic", state)[at])} · entropy ${number(source.values("entropy", state)[at])}`,
+    `Head ${source.labels[at]} ${looksAt(source, at, state)}`,
+    `positional ${number(source.values("positional", state)[at])} · symbolic ${number(source.values("symbolic", state)[at])} · entropy ${isPart(source, state) ? "of the whole head " : ""}${number(source.values("entropy", state)[at])}`,
   ];
-  const since = source.pure?.[source.labels[at]];
+  const since = pureSince(source, at, state);
   return since === undefined ? lines : [...lines, `pure since step ${count(since)}`];
 }
 
@@ -49,9 +61,12 @@ export function headRows(source, state, places = source.labels.map((_, at) => at
   const kinds = source.kinds(state);
   const columns = source.steps
     ? ["positional", "symbolic", "entropy", "mean_frequency"]
-    : Object.keys(source.arrays).filter((name) => !/^(row|head|attention|mass|frequency_.*)$/.test(name));
+    : isPart(source, state)
+      ? ["positional", "symbolic"]
+      : Object.keys(source.arrays).filter((name) => !/^(row|head|attention|mass|frequency_.*)$/.test(name));
   return places.map((at) => ({
     ...(source.steps ? { step: source.steps[source.at(state)] } : {}),
+    ...(isPart(source, state) ? { frequency: state.frequency } : {}),
     layer: source.layers[source.row[at]],
     head: source.head[at],
     kind: kinds[at],

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from importlib.resources import files
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..studies.compare import compare
 from ..studies.dynamics import Dynamics
 from ..studies.profile_file import Profile
 from .explorer_data import names_of, source_data
-from .sentences import comparison_sentences
+from .sentences import comparison_sentences, film_sentences
 
 MOST_COMPARED = 8  # profiles of which every pair is compared
 
@@ -69,11 +69,15 @@ def load_source(folder: Path) -> Profile | Dynamics:
 
 
 def comparisons(sources: Sequence[Profile | Dynamics], names: Sequence[str]) -> dict[str, list[str]]:
-    """What every pair of profiles says beside each other, by their numbers."""
+    """What every pair of profiles, and every profile beside a film, says, by their numbers."""
     profiles = [(at, source) for at, source in enumerate(sources) if isinstance(source, Profile)][:MOST_COMPARED]
+    films = [(at, source) for at, source in enumerate(sources) if isinstance(source, Dynamics)]
     return {
         f"{i},{j}": comparison_sentences(compare(one, other), (names[i], names[j]))
         for (i, one), (j, other) in combinations(profiles, 2)
+    } | {
+        f"{min(i, j)},{max(i, j)}": film_sentences(profile, film, (names[i], names[j]))
+        for (i, profile), (j, film) in product(profiles, films)
     }
 
 

@@ -104,6 +104,24 @@ def comparison_sentences(found: Comparison, names: tuple[str, str]) -> list[str]
     return said
 
 
+def film_sentences(profile: Profile, watched: Dynamics, names: tuple[str, str]) -> list[str]:
+    """How many heads are, at the last step of a film, of the kind that a profile found them to be.
+
+    >>> film_sentences(profile, watched, ("number", "number, learning"))              # doctest: +SKIP
+    ['The heads of number were measured once, those of number, learning at 136 steps.',
+     'At the last step 12 of 12 heads are of the same kind.']
+    """
+    ends = watched.heads.query("query == 0 and step == step.max()")
+    found, then = ({(row["layer"], row["head"]): row["kind"] for row in table.to_dict("records")}
+                   for table in (profile.heads, ends))  # fmt: skip
+    steps = count(len(np.unique(watched.heads["step"])), "step")
+    once = f"The heads of {names[0]} were measured once, those of {names[1]} at {steps}."
+    if found.keys() != then.keys():
+        return [once, "They do not have the same heads, so none is compared with another."]
+    same = sum(found[place] == then[place] for place in found)
+    return [once, f"At the last step {same} of {count(len(found), 'head')} are of the same kind."]
+
+
 def _signed(value: float) -> str:
     """Two digits with a real minus sign."""
     return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
