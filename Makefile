@@ -31,6 +31,7 @@ architectures: $(READY)
 	$(BIN)/python tools/architectures.py
 
 $(READY): pyproject.toml constraints.txt
+	@echo "Setting up .venv: about 2 GB, some minutes"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -c constraints.txt torch==2.13.0

@@ -190,6 +190,10 @@ def test_the_command_line(run, refuse, made, folder, tmp_path, monkeypatch) -> N
     refuse("no paper 'poetry': dynamics, decoupling", "reproduce", "poetry")
     shorter = partial(decoupling.reproduce_decoupling, frequencies=IDS, recipe=SHORT)
     monkeypatch.setattr(decoupling, "reproduce_decoupling", shorter)
+    code, out, _ = run("reproduce", "decoupling", "-o", folder, "--seeds", 2, "--json")
+    told = json.loads(out, parse_constant=pytest.fail)  # NaN is no JSON
+    assert code == 0
+    assert len(told["findings"]) == len(pd.read_parquet(folder / "results" / "decoupling-findings.parquet"))
     code, out, _ = run("reproduce", "decoupling", "-o", folder, "--seeds", 2)
     assert code == 0
     assert "Index: at least 99 % from angle" in out

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -210,3 +211,7 @@ def test_no_traceback_reaches_the_user(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"wherewhat: {tmp_path / 'missing.gguf'}: no such file\n"
+
+
+def test_the_version(run):
+    assert run("--version") == (0, f"{version('wherewhat')}\n", "")

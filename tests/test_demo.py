@@ -40,8 +40,15 @@ def test_the_demo_shows_what_the_embedded_models_learnt(run, tmp_path):
     assert code == 0
     assert "number: from an integer m" in out
     assert "4 of 4 answers right" in out
-    assert f"open {tmp_path / 'report.html'}" in err
+    assert "report.html in a browser" in " ".join(err.split())
     assert "number, learning" in (tmp_path / "report.html").read_text()
+    assert "wherewhat demo --prompts 4 --seed 0" in (tmp_path / "report.html").read_text()
+    drawn = tmp_path / "plane.png"
+    code, _, _ = run("plot", tmp_path / "number", "--figure", "plane-projection", "--layer", 1, "-o", drawn)
+    assert code == 0
+    assert drawn.exists()
+    warnings = json.loads((tmp_path / "number" / "profile.json").read_text())["warnings"]
+    assert not any("sink" in warning for warning in warnings)  # an answer that draws all attention is none
     number, letter = (pd.read_parquet(tmp_path / name / "heads.parquet") for name in ("number", "letter"))
     assert list(number["kind"][1:4]) == ["where"] * 3
     assert list(number["kind"][5:]) == ["what"] * 7

@@ -32,6 +32,7 @@ def test_answers_are_those_of_hugging_faces_gptj(name, length):
     with torch.no_grad():
         expected = theirs(longer.tokens, output_attentions=True)
     found = answer(model, longer)
+    assert name == "letter" or length == 17 or not found["right"].all()  # some answers are wrong
     assert torch.equal(found["right"], expected.logits[:, -1].argmax(-1) == longer.answers)
     rows = torch.stack([weights[:, :, -1] for weights in expected.attentions], 1)
     following = rows.gather(-1, longer.path[:, 1, None, None, None].expand(-1, 12, 1, 1))[..., 0]

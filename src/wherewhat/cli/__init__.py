@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -27,8 +29,19 @@ app.add_typer(explore.app)
 app.add_typer(gating.app)
 
 
+def show_version(asked: bool) -> bool:
+    if asked:
+        print(version("wherewhat"))
+        raise typer.Exit
+    return asked
+
+
 @app.callback()
-def wherewhat() -> None:
+def wherewhat(
+    _: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Does this attention head look at where, or at what?"""
 
 

@@ -50,7 +50,8 @@ def sweep(
     from ..studies.canonical import sweep as run_sweep
 
     recipe = replace(RECIPE, steps=steps, batch=batch, rate=rate)
-    with stoppable(), progress_bar(Console(stderr=True, quiet=as_json, markup=False)) as progress:
+    screen = Console(stderr=True, quiet=as_json, markup=False)
+    with stoppable(), progress_bar(screen) as progress:
         made = run_sweep(
             [Setting(task, symbols, still)], output, frequencies=frequency or range(1, FREQUENCIES + 1),
             seeds=range(seeds), recipe=recipe, progress=progress,
@@ -59,6 +60,7 @@ def sweep(
         print(json.dumps(made.members.to_dict("records")))
     else:
         show_sweeps(made, Console(highlight=False, markup=False))
+        screen.print(f"Kept in {output}")
 
 
 def decoupling(output: Path, seeds: int, model: str | None, as_json: bool) -> None:
@@ -77,13 +79,14 @@ def decoupling(output: Path, seeds: int, model: str | None, as_json: bool) -> No
     with stoppable(f"what was done in {output} is kept; the same command goes on"), progress_bar(screen) as progress:
         real = None if model is None else draw_model(model, output, progress)
         made = reproduce_decoupling(output, range(seeds), progress=progress)
-    made.sweeps.save(output / "results" / "decoupling")
+    made.save(output / "results" / "decoupling")
     for name, draw in FIGURES.items():
         save_drawn(output / "results" / f"decoupling-{name}.png", lambda draw=draw: draw(made.sweeps))
     if as_json:
         tables = {"findings": made.findings, "curvature": made.curvature, "members": made.sweeps.members}
+        plain = {name: table.astype(object).where(table.notna(), None) for name, table in tables.items()}
         about = {"model": {name: real.about[name] for name in ("model", "correlation", "medians")}} if real else {}
-        print(json.dumps({name: table.to_dict("records") for name, table in tables.items()} | about))
+        print(json.dumps({name: table.to_dict("records") for name, table in plain.items()} | about))
     else:
         console = Console(highlight=False, markup=False)
         show_decoupling(made, console)

@@ -71,7 +71,9 @@ def dynamics(
     prompts: Annotated[
         int | None, typer.Option(min=1, help="How many prompts.", show_default="2400 | models: 8")
     ] = None,
-    hop_positions: Annotated[bool, typer.Option(help="A run: look from the tokens hopped to as well.")] = False,
+    hop_positions: Annotated[
+        bool, typer.Option("--hop-positions", help="A run: look from the tokens hopped to as well.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Folder for the tables.", show_default="DIR/dynamics | dynamics"),

@@ -23,10 +23,11 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     """What a run folder says of itself: task, shape and recipe."""
     path = Path(folder) / "run.json"
     try:
-        return json.loads(path.read_text())
+        told = json.loads(path.read_text())
+        return {name: told[name] for name in ("shape", "recipe")} | told
     except FileNotFoundError as error:
         raise BadInput(f"{folder}: holds no run (no run.json)") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path}: damaged or unreadable") from error
 
 

@@ -62,7 +62,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.schedule not in ("linear", "cosine"):
             raise BadInput(f"schedule is linear or cosine, got {self.schedule}")
-        if self.rate <= 0 or self.steps < 1 or self.batch < 1:
+        if not self.rate > 0 or self.steps < 1 or self.batch < 1:
             raise BadInput(f"rate, steps and batch must be positive, got {self.rate}, {self.steps}, {self.batch}")
 
     def rate_at(self, step: int) -> float:

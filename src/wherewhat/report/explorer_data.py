@@ -147,6 +147,8 @@ def shown_prompt(prompt: dict[str, Any]) -> dict[str, Any]:
 def profile_command(about: dict[str, Any]) -> str:
     """The command that makes this profile again."""
     settings = about["settings"]
+    if "command" in about:
+        return about["command"]
     if "task" not in settings:
         return "ww.profile(model, prompts): made in Python with prompts of its own"
     words = ["wherewhat", "profile", about["model"]]
@@ -159,8 +161,11 @@ def profile_command(about: dict[str, Any]) -> str:
 
 
 def series_command(about: dict[str, Any]) -> str:
+    """The command that measures this series again; without a run or models it is one of a whole reproduction."""
     models = about.get("models")
-    words = ["wherewhat", "dynamics", *(models or [f"runs/{about.get('task')}-{about.get('seed')}"])]
+    if not models and "run" not in about:
+        return "wherewhat reproduce dynamics -o runs"
+    words = ["wherewhat", "dynamics", *(models or [about["run"]])]
     words += ["--prompts", str(about["prompts"]), "--tau", str(about["tau"])]
     return shlex.join(words + (["--pairs", str(about["pairs"]), "--seed", str(about["seed"])] if models else []))
 
@@ -179,7 +184,11 @@ def names_of(sources: Sequence[Profile | Dynamics], folders: Sequence[Path] | No
         else f"{source.about.get('task', 'series')}, seed {source.about.get('seed', 0)}"
         for source in sources
     ]
-    marks = [folder.name for folder in folders] if folders else [str(at + 1) for at in range(len(names))]
+    marks = (
+        [folder.parent.name if folder.name == "dynamics" else folder.name for folder in folders]
+        if folders
+        else [str(at + 1) for at in range(len(names))]
+    )
     return [f"{name} ({mark})" if names.count(name) > 1 else name for name, mark in zip(names, marks, strict=True)]
 
 

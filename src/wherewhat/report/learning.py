@@ -24,12 +24,13 @@ def show_dynamics(watched: Dynamics, console: Console) -> None:
         Text.assemble((str(about["task"]), "bold"), f": {len(steps)} checkpoints to step {steps[-1]}, ")
         + Text(f"{about['prompts']} prompts, tau {about['tau']}")
     )
-    labels = [str(layer % 10) for layer in last["layer"]]
+    deep = max(last["layer"]) > 15
+    labels = ["o" if deep else f"{layer:x}" for layer in last["layer"]]
     points = list(zip(labels, last["positional"], last["symbolic"], strict=True))
     console.print(Padding(plane(points), (1, 2)))
     console.print(
-        "Each head stands at the last digit of its layer. Pure since: the step from which on it has at least 0.9 on "
-        "one axis and at most 0.1 on the other."
+        ("o head" if deep else "Each head stands at the number of its layer (a: 10, b: 11, ...)") + ", * several. Pure "
+        "since: the step from which on it has at least 0.9 on one axis and at most 0.1 on the other."
     )
     console.print(Padding(_heads(last, watched.purity), (1, 2)))
     if len(watched.accuracy):

@@ -15,13 +15,14 @@ from ..studies.lengths import PUBLISHED, Lengths
 def show_lengths(found: Lengths, task: str, console: Console) -> None:
     """A row a length: all sequences with their interval, each number of hops, and what was published; a row a head."""
     table = found.accuracy
+    compared = not PUBLISHED[task].keys().isdisjoint(table["length"])
     most = max(table["hops"].tolist())
     columns = [
         "length",
         "accuracy",
         "95 %",
         *(f"{hops} hop{'s' * (hops > 1)}" for hops in range(1, most + 1)),
-        "published",
+        *["published"] * compared,
     ]
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
@@ -31,7 +32,7 @@ def show_lengths(found: Lengths, task: str, console: Console) -> None:
         published = PUBLISHED[task].get(whole["length"])
         shown.add_row(
             f"{length}", f"{whole['accuracy']:.3f}", f"{whole['low']:.2f} to {whole['high']:.2f}",
-            *(f"{row['accuracy']:.2f}" for row in by_hops), "" if published is None else f"{published:g}",
+            *(f"{row['accuracy']:.2f}" for row in by_hops), *["" if published is None else f"{published:g}"] * compared,
         )  # fmt: skip
     asked = max(table["asked"].tolist())
     console.print(Text.assemble((task, "bold"), f": accuracy by length, {asked} sequences each"))

@@ -91,7 +91,10 @@ def show_profile(profile: Profile, console: Console) -> None:
             console.print(Text.assemble("Purest ", (f"{name:9}", STYLE[name]), f" (layer.head)  {listed}"))
     console.print()
     found = about["correlation"]
-    console.print(f"The axes correlate with r = {number(found['r'])}{_range(found['r_low'], found['r_high'])}", end="")
+    console.print(
+        f"The axes correlate with r = {number(found['r'])}{_range(found['r_low'], found['r_high'], ' over prompts')}",
+        end="",
+    )
     console.print(f", p = {found['p']:.0e}." if found["p"] is not None else ".")
     console.print("Medians of the first / second half of the layers, here and with other choices:")
     console.print(Padding(_table_of_medians(about), (1, 2)))
@@ -174,8 +177,8 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _range(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
+def _range(low: float | None, high: float | None, of: str = "") -> str:
+    return "" if low is None or high is None else f" ({low:.2f} to {high:.2f}{of})"
 
 
 def show_demo(models: Sequence[Shown], console: Console) -> None:

@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from ..errors import BadInput
+from ..files import write_table
 from ..lab.ensemble import RECIPE
 from ..lab.train import Recipe
 from .canonical import FREQUENCIES, Progress, Setting, Sweeps, sweep
@@ -69,6 +71,8 @@ class Decoupling:
 
     def save(self, prefix: str | Path) -> None:
         self.sweeps.save(prefix)
+        write_table(Path(f"{prefix}-findings.parquet"), self.findings)
+        write_table(Path(f"{prefix}-curvature.parquet"), self.curvature)
 
 
 def reproduce_decoupling(
@@ -83,6 +87,8 @@ def reproduce_decoupling(
 
     >>> reproduce_decoupling("runs").findings                            # doctest: +SKIP
     """
+    if missed := {13, 7} - set(frequencies):
+        raise BadInput(f"the claims speak of IDs 7 and 13 among others; not among the frequencies: {sorted(missed)}")
     made = sweep(SETTINGS, folder, frequencies=frequencies, seeds=seeds, recipe=recipe, progress=progress)
     moving = made.trajectories
     chosen = [pair in KEPT for pair in zip(moving["setting"], moving["frequency"], strict=True)]

@@ -50,6 +50,7 @@ def demo(
         found = profile(
             embedded(name), asked, seed=seed, folder=folder and Path(folder) / name,
             settings={"task": name, "samples": prompts}, overwrite=True,
+            about={"embedded": True, "command": f"wherewhat demo --prompts {prompts} --seed {seed}"},
             progress=lambda _, done, total, name=name: progress(name, done, total),
         )  # fmt: skip
         made.append(Shown(name, taught, asked[0].text, asked[0].says, found, learning(name)))

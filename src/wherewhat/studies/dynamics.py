@@ -27,6 +27,7 @@ from ..prompts import Prompt
 from ..tasks import Sequences
 from .cells import run_cells
 from .explorable import Explorable
+from .profile_file import plain
 from .series import Checkpoint
 
 GAMMAS = (0.2, 0.1, 0.05)
@@ -123,7 +124,7 @@ def dynamics(
     steps = [checkpoint.step for checkpoint in series]
     heads = head_table(steps, results)
     count = sum(len(view.tokens) for view in views if view.query == 0)
-    described = {"prompts": count, "tau": tau, "checkpoints": len(series), **(about or {})}
+    described = {"prompts": count, "tau": plain(tau), "checkpoints": len(series), **(about or {})}
     made = Dynamics(heads, accuracy_table(steps, results), purity_table(heads), described)
     if folder is not None:
         made.save(folder)

@@ -135,13 +135,17 @@ def by_position(placed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def sinks(results: Measured, prompts: Sequence[Prompt]) -> dict[str, float]:
-    """The mean share of all heads' attention that sinks draw, and the share of the most attended token of a block."""
-    shares, inside = [], []
+    """The mean share of all heads' attention that sinks draw, and that of the most attended place inside a block.
+
+    A sink stands at the same place whatever the prompt says; an answer, which may draw as much, does not.
+    """
+    shares, inside = [], torch.zeros(max(len(prompt.ids) for prompt in prompts))
     for result, prompt in zip(results, prompts, strict=True):
         attention = result["key_attention"][:-1]  # the query's own key is none
         shares.append(attention[attention >= SINK].sum().item())
-        inside.append(max(attention[start:stop].max().item() for start, stop in prompt.blocks))
-    return {"share": sum(shares) / len(shares), "largest_in_a_block": sum(inside) / len(inside)}
+        for start, stop in prompt.blocks:
+            inside[start:stop] += attention[start:stop] / len(prompts)
+    return {"share": sum(shares) / len(shares), "largest_in_a_block": inside.max().item()}
 
 
 def left_out(results: Measured, prompts: Sequence[Prompt]) -> dict[str, int]:

@@ -87,7 +87,7 @@ def lengths(
         raise BadInput(f"no task {task!r}: {', '.join(TASKS)}")
     kind = TASKS[task]()
     if not grid or min(grid) < kind.tokens:
-        raise BadInput(f"lengths start at {kind.tokens} tokens, the length of training, got {sorted(grid)[:1]}")
+        raise BadInput(f"lengths start at {kind.tokens} tokens, the length of training")
     if prompts < 1:
         raise BadInput(f"prompts: at least 1 a length, got {prompts}")
     weights, sequences = weights_hash(model), kind.sample(prompts, seed)
@@ -120,7 +120,7 @@ def model_and_task(source: str) -> tuple[Transformer, str]:
     """The last checkpoint of a run and what it was trained on, or an embedded model, which bears its task's name."""
     if source in TASKS and not Path(source).exists():
         return embedded(source), source
-    return load_checkpoint(source), read_run(source)["task"]
+    return load_checkpoint(source), read_run(source).get("task", "")
 
 
 @torch.no_grad()

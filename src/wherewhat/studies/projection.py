@@ -12,6 +12,8 @@ from jaxtyping import Float
 from ..capture import capture, load
 from ..core.trace import Trace
 from ..errors import BadInput
+from ..lab import embedded
+from ..lab.gptj import to_gptj
 from .profile import Profile, model_hash
 
 
@@ -37,7 +39,10 @@ def project_profile(profile: Profile, layer: int, head: int, frequency: int) -> 
     >>> project_profile(Profile.load("profiles/smollm2"), layer=12, head=3, frequency=20)        # doctest: +SKIP
     """
     about = profile.about
-    model = load(about["model"], dtype=about["settings"]["dtype"], revision=about.get("revision"))
+    if about.get("embedded"):
+        model = to_gptj(embedded(about["model"]))
+    else:
+        model = load(about["model"], dtype=about["settings"]["dtype"], revision=about.get("revision"))
     if model_hash(model) != about["settings"]["weights"]:
         raise BadInput(f"{about['model']}: not the model that was profiled; make the profile again")
     trace = capture(model, torch.tensor([about["prompts"][0]["ids"]]))

@@ -26,7 +26,7 @@ def watch_run(
         raise BadInput(f"prompts: at most the {len(validation)} validation sequences, got {prompts}")
     views = views_of_sequences(validation[:prompts], hop_positions)
     folder = folder or Path(run) / "dynamics"
-    about = {"task": described["task"], "seed": described["recipe"]["seed"]}
+    about = {"task": described["task"], "seed": described["recipe"]["seed"], "run": str(run)}
     return dynamics(series_of_run(run), views, folder, tau=tau, about=about, progress=progress), folder
 
 

@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from ..errors import BadInput
+
 # Train, validation and test as shares of all sequences: 432,000, 2,400 and 45,600 of 480,000.
 SHARES = (0.9, 0.005, 0.095)
 TOTAL = 480_000
@@ -119,8 +121,11 @@ def balanced(count: int, sizes: Sequence[int], draw: torch.Generator) -> tuple[T
 
 
 def letter_names(count: int) -> list[str]:
-    """a to z, then aa, ab, ..."""
-    return [*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase)][:count]
+    """a to z, then aa, ab, ..., zz."""
+    names = [*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase)]
+    if count > len(names):
+        raise BadInput(f"at most {len(names)} symbols have a name, got {count}")
+    return names[:count]
 
 
 def on_path(path: Int[Tensor, "B P"], tokens: int) -> Bool[Tensor, "B T"]:

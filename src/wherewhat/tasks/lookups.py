@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..errors import BadInput
-from .hops import balanced
+from .hops import balanced, letter_names
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class LookupTask:
         sizes = {name: size for name, size in vars(self).items() if size < 1}
         if sizes:
             raise BadInput(f"sizes of a task must be positive, got {sizes}")
+        letter_names(self.symbols)  # refuses more than there are
 
     @property
     def contents(self) -> int:
