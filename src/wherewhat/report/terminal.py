@@ -102,7 +102,7 @@ def show_profile(profile: Profile, console: Console) -> None:
         console.print(_answers(about))
     sinks, left_out = about["sinks"], about["left_out"]
     drawn = f"Sinks draw {sinks['share']:.0%} of all attention" if sinks["share"] else "No token is an attention sink"
-    console.print(f"{drawn}; the most attended token of a block {sinks['largest_in_a_block']:.1%}.")
+    console.print(f"{drawn}; the most attended place in a block {sinks['largest_in_a_block']:.1%}.")
     if left_out["statements"] or left_out["swaps"]:
         console.print(
             f"Left out: {left_out['statements']} of {count(left_out['of_statements'], 'statement')} (other lengths), "
