@@ -204,7 +204,7 @@ CLAIMS = [
         ], bounds_hold,
     ),
     Claim(
-        "printed-bounds", "P2 Thm 3.2", "but as printed, for all inputs and with n theta, it is false: both bounds are exceeded",
+        "printed-bounds", "P2 Thm 3.2", "as printed, for all inputs and with n theta, it is false: both are exceeded",
         lambda _: [t_index(Number(5, 3, letters=1), 0.8), t_retrieval(Letter(1, 1, 1), 0.0027)], printed_bounds_fail,
     ),
 ]  # fmt: skip
