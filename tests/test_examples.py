@@ -19,4 +19,4 @@ MODULES = [
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of(name):
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
+    assert doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS).failed == 0

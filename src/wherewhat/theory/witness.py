@@ -53,11 +53,11 @@ class Witness:
 def find_witness(model: Transformer, task: Task, kind: Kind, seed: int = 0) -> Witness | None:
     """A pair of inputs on which the head must be wrong; none if it tells all that were tried apart.
 
-    >>> task = Index(length=4, symbols=4)
-    >>> print(find_witness(pure_head(task, "what").transformer(), task, "what"))
-    To a head that looks at what these are one (outputs 2e-16 apart):
-    a d a c 2  answer d, it says d: right
-    a c a d 2  answer c, it says d: wrong
+    >>> task = Retrieval(length=4, symbols=4, attributes=4)
+    >>> print(find_witness(pure_head(task, "where").transformer(), task, "where"))
+    To a head that looks at where these are one (outputs ... apart):
+    d2 b1 a1 c4 b  answer 1, it says 1: right
+    d2 c1 a1 b4 b  answer 4, it says 1: wrong
     """
     pairs = exchanged(task, kind, 64, seed)
     outputs = say(model, pairs)
