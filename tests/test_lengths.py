@@ -10,6 +10,7 @@ import torch
 
 import wherewhat as ww
 from wherewhat.lab import Recipe, to_gptj
+from wherewhat.report.length_figures import length_curves
 from wherewhat.studies.lengths import GRID, answer, lengths
 from wherewhat.studies.multihop import train_task
 from wherewhat.studies.roles import attention_on_path
@@ -66,5 +67,18 @@ def test_the_command(run, refuse, tmp_path):
     code, out, _ = run("lengths", "letter", "-o", tmp_path / "other", "--prompts", 4, "--longest", 20, "--json")
     rows = json.loads(out)["lengths"]
     assert [(row["length"], row["accuracy"]) for row in rows if row["hops"] == 0] == [(17, 1.0), (20, 1.0)]
+    assert (tmp_path / "other" / "lengths.pdf").read_bytes().startswith(b"%PDF")
     refuse("lengths start at 17 tokens", "lengths", "letter", "--longest", 10)
     refuse("holds no run", "lengths", tmp_path)
+
+
+def test_the_figure_shows_the_tables():
+    made = lengths(ww.embedded("number"), "number", grid=(17, 40, 100), prompts=8)
+    left, right = length_curves(made, "number").axes
+    drawn = {line.get_gid(): line.get_xydata() for line in (*left.lines, *right.lines)}
+    for hops, name in enumerate(("all", "hops 1", "hops 2", "hops 3", "hops 4")):
+        rows = made.accuracy.query(f"hops == {hops}")
+        assert (drawn[name] == rows[["length", "accuracy"]].to_numpy()).all()
+    assert drawn["published"].tolist() == [[40, 0.94], [100, 0.74]]
+    finite = made.loss["measured"] < float("inf")
+    assert (drawn["measured"][finite, 1] == made.loss["measured"][finite]).all()

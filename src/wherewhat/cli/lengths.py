@@ -20,7 +20,7 @@ def lengths(
         str, typer.Argument(metavar="DIR_OR_MODEL", help="Folder of a run, or number or letter, the embedded models.")
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for the tables.", show_default="lengths/NAME")
+        Path | None, typer.Option("-o", "--output", help="Folder for tables and figure.", show_default="lengths/NAME")
     ] = None,
     prompts: Annotated[int, typer.Option(min=1, help="Sequences a length.")] = 200,
     longest: Annotated[int, typer.Option(help="Leave out lengths of the paper's grid beyond this.")] = 5000,
@@ -38,6 +38,8 @@ def lengths(
     """
     from rich.console import Console
 
+    from ..report.figures import save_drawn
+    from ..report.length_figures import length_curves
     from ..report.lengths import show_lengths
     from ..report.terminal import progress_bar
     from ..studies.lengths import GRID, lengths, model_and_task
@@ -49,6 +51,7 @@ def lengths(
         grid = [length for length in GRID if length <= longest]
         found = lengths(model, task, folder / "cells", grid=grid, prompts=prompts, seed=seed, progress=bar)
         found.save(folder)
+        save_drawn(folder / "lengths.pdf", lambda: length_curves(found, task))
     if as_json:
         loss = found.loss.replace(math.inf, None).to_dict("records")
         print(
