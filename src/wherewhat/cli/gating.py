@@ -10,7 +10,7 @@ import typer
 from .shared import AsJson, Device, Dtype, Revision, Seed, TrustRemoteCode, model_name, quiet_libraries, stoppable
 
 app = typer.Typer()
-Words = Annotated[list[str] | None, typer.Option(metavar="WORDS", help="In place of the battery; may be repeated.")]
+Several = list[str] | None
 
 
 @app.command()
@@ -33,10 +33,10 @@ def gate(
     draws: Annotated[int, typer.Option(min=2, help="Random controls of each kind.")] = 5,
     ablation: Annotated[str, typer.Option(help="A head's output becomes: mean, over text | zero.")] = "mean",
     each_head: Annotated[bool, typer.Option("--each-head", help="Also every head by itself.")] = False,
-    drop: Words = None,
-    keep: Words = None,
-    freeze: Words = None,
-    ablate: Words = None,
+    drop: Annotated[Several, typer.Option(metavar="WORDS", help="Take these frequencies out of the logits.")] = None,
+    keep: Annotated[Several, typer.Option(metavar="WORDS", help="Take all but these out.")] = None,
+    freeze: Annotated[Several, typer.Option(metavar="WORDS", help="Stop the rotation of these frequencies.")] = None,
+    ablate: Annotated[Several, typer.Option(metavar="WORDS", help="Replace the output of these heads.")] = None,
     revision: Revision = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
@@ -50,8 +50,9 @@ def gate(
     and each kept alone. Measured on binding, induction, copying and text; number and letter on their own tasks. What
     was measured before is not measured again.
 
-    WORDS: "3.1" (head 1 of layer 3), "3.1.5" (its frequency 5), "*.*.5", "fastest quarter", "10 most positional
-    heads", "frequencies with symbolic score above .9".
+    With --drop, --keep, --freeze or --ablate, which may be repeated, only these in place of the battery. WORDS are
+    "3.1" (head 1 of layer 3), "3.1.5" (its frequency 5), "*.*.5", "fastest quarter", "10 most positional heads",
+    "frequencies with symbolic score above .9".
 
     [bold]Example:[/bold] wherewhat gate models/SmolLM2.Q4_1.gguf --profile profiles/smollm2
 
@@ -61,6 +62,7 @@ def gate(
     from rich.console import Console
     from rich.text import Text
 
+    from ..errors import BadInput
     from ..report.gating import save_gating_figure, show_gating
     from ..report.terminal import progress_bar
     from ..studies.behaviour import of_language_model, of_task
@@ -72,6 +74,8 @@ def gate(
 
     screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True, markup=False)
     folder = output or Path("gating") / model_name(model)
+    if not all(0 < share < 1 for share in fraction or ()):
+        raise BadInput(f"--fraction is a share of the heads between 0 and 1, got {fraction}")
     with stoppable(), progress_bar(screen) as progress:
         if model in TASKS:
             from ..lab import embedded
@@ -82,7 +86,6 @@ def gate(
             behaviour = of_task(model, samples or 200, seed)
         else:
             from ..capture.load import load, load_tokenizer
-            from ..errors import BadInput
             from ..prompts.other import read_text
 
             if profile is None:
