@@ -48,7 +48,7 @@ def profile(stories260k) -> Profile:
 @pytest.fixture(scope="module")
 def hostile(stories260k, tmp_path_factory) -> Profile:
     tokenizer = ww.load_tokenizer(weights("stories260K"))
-    texts = [f"A list. {HOSTILE} Ann likes {word}." for word in ("red", "tan", "sky")]
+    texts = [f"=1+1. {HOSTILE} Ann likes {word}." for word in ("red", "tan", "sky")]
     text, spans = "So. ", []
     for one in texts:
         spans.append([len(text), len(text) + len(one)])
@@ -325,11 +325,13 @@ def test_depth_and_prompt_show_what_the_tables_hold(show, profile):
 def test_text_that_looks_like_markup_is_shown_as_text(show, hostile):
     page = show(hostile, random_series())
     assert page.evaluate("window.broken") is None
-    assert page.locator("[data-panel=prompt] .block").first.inner_text().startswith(f"A list. {HOSTILE}")
+    assert page.locator("[data-panel=prompt] .block").first.inner_text().startswith(f"=1+1. {HOSTILE}")
     assert page.locator("main img, main script").count() == 0
     assert HOSTILE.replace("/", "") in page.inner_text("h1")
     page.hover("[data-panel=swap] .pane rect")
     assert HOSTILE in page.inner_text(".tip")
+    says = [row["says"] for row in table(saved(page, "Download The prompt as CSV"))]
+    assert all(one.startswith("'=1+1. ") for one in says)  # nothing that a spreadsheet would run
 
 
 def test_the_film_moves_heads_as_the_table_says(show):

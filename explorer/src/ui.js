@@ -142,7 +142,9 @@ export function download({ name, type, content }) {
 export function csvFile(name, rows) {
   const columns = Object.keys(rows[0] ?? {});
   const cell = (value) => {
-    const text = value === null || value === undefined || Number.isNaN(value) ? "" : String(value);
+    let text = value === null || value === undefined || Number.isNaN(value) ? "" : String(value);
+    // A spreadsheet would run text that begins like a formula.
+    if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   const lines = [columns, ...rows.map((row) => columns.map((column) => row[column]))];
