@@ -98,10 +98,12 @@ def test_stopped_from_the_keyboard_it_says_what_is_kept(run, stories, tmp_path):
             signal.raise_signal(signal.SIGINT)
 
     hook = torch.nn.modules.module.register_module_forward_pre_hook(stop)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
     try:
         code, out, err = run(*short(stories, folder))
     finally:
         hook.remove()
+        signal.signal(signal.SIGINT, before)
     assert (code, out) == (130, "")
     assert err.splitlines()[-1] == (
         f"wherewhat: stopped; 1 of 2 prompts are kept in {folder / 'cells'}; the same command goes on"
