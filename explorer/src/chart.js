@@ -143,13 +143,18 @@ export function key(group, x, y, width, ramp, [low, high], title = "") {
     Array.from({ length: parts }, (_, at) => [(at * width) / parts, 0, width / parts + 0.4, 8, at / (parts - 1)]),
     ramp,
   );
-  bar
+  smallWords(bar, [
+    [0, 21, "start", low],
+    [width, 21, "end", high],
+    [width / 2, 21, "middle", title],
+  ]);
+}
+
+/** Small text at places: [x, y, anchor, text]. */
+export function smallWords(group, words) {
+  group
     .selectAll("text")
-    .data([
-      [0, 21, "start", low],
-      [width, 21, "end", high],
-      [width / 2, 21, "middle", title],
-    ])
+    .data(words)
     .join("text")
     .attr("x", (d) => d[0])
     .attr("y", (d) => d[1])
@@ -157,6 +162,20 @@ export function key(group, x, y, width, ramp, [low, high], title = "") {
     .attr("class", "small")
     .text((d) => d[3]);
 }
+
+/** One path of a kind (line, mark, band) for each [name, values], drawn by `path`. */
+export function paths(group, kind, drawn, path) {
+  layer(group, `${kind}s`)
+    .selectAll("path")
+    .data(drawn)
+    .join("path")
+    .attr("class", (d) => `${kind} ${d[0]}`)
+    .attr("d", path);
+}
+
+/** What catches the pointer over a whole figure. */
+export const paneOver = (group, width, height) =>
+  layer(group, "pane").selectAll("rect").data([0]).join("rect").attr("width", width).attr("height", height);
 
 const round = (value) => Math.round(value * 100) / 100;
 

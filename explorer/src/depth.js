@@ -3,7 +3,19 @@
 import { extent } from "d3-array";
 import { scaleLinear, scaleLog } from "d3-scale";
 import { area, line } from "d3-shape";
-import { axes, canvas, frame, layer, legend, placeOf, SHAPES, unit, widthOf } from "./chart.js";
+import {
+  axes,
+  canvas,
+  frame,
+  layer,
+  legend,
+  paneOver,
+  paths,
+  placeOf,
+  SHAPES,
+  unit,
+  widthOf,
+} from "./chart.js";
 import { quartiles } from "./source.js";
 import { change, store } from "./store.js";
 import { csvFile, number, panel, svgFile, tip } from "./ui.js";
@@ -75,35 +87,17 @@ export function depth(source) {
     });
     const drawn = ["positional", "symbolic"].map((axis) => [axis, spread(axis)]);
     const seen = (d) => !Number.isNaN(d[1]);
-    layer(group, "bands")
-      .selectAll("path")
-      .data(drawn)
-      .join("path")
-      .attr("class", (d) => `band ${d[0]}`)
-      .attr("d", ([, values]) =>
-        area(
-          (_, n) => x(n),
-          (d) => y(d[0]),
-          (d) => y(d[2]),
-        ).defined(seen)(values),
-      );
-    layer(group, "lines")
-      .selectAll("path")
-      .data(drawn)
-      .join("path")
-      .attr("class", (d) => `line ${d[0]}`)
-      .attr("d", ([, values]) =>
-        line(
-          (_, n) => x(n),
-          (d) => y(d[1]),
-        ).defined(seen)(values),
-      );
-    layer(group, "marks")
-      .selectAll("path")
-      .data(drawn)
-      .join("path")
-      .attr("class", (d) => `mark ${d[0]}`)
-      .attr("d", ([axis, values]) => values.map((d, n) => (seen(d) ? SHAPES[axis](x(n), y(d[1]), 2.7) : "")).join(""));
+    const along = (_, n) => x(n);
+    const band = area(
+      along,
+      (d) => y(d[0]),
+      (d) => y(d[2]),
+    ).defined(seen);
+    const median = line(along, (d) => y(d[1])).defined(seen);
+    const marks = (axis, values) => values.map((d, n) => (seen(d) ? SHAPES[axis](x(n), y(d[1]), 2.7) : "")).join("");
+    paths(group, "band", drawn, ([, values]) => band(values));
+    paths(group, "line", drawn, ([, values]) => median(values));
+    paths(group, "mark", drawn, ([axis, values]) => marks(axis, values));
     legend(group);
     if (bounds) exclusion(layer(group, "exclusion").attr("transform", `translate(0,${height + 34})`), x, width);
     answer(group, x, width, height + lower, drawn);
@@ -154,12 +148,7 @@ export function depth(source) {
   function answer(group, x, width, height, drawn) {
     const under = (event) =>
       Math.min(source.layers.length - 1, Math.max(0, Math.round(x.invert(placeOf(event, svg, MARGIN)[0]))));
-    const pane = layer(group, "pane")
-      .selectAll("rect")
-      .data([0])
-      .join("rect")
-      .attr("width", width)
-      .attr("height", height);
+    const pane = paneOver(group, width, height);
     pane.on("pointermove", (event) => {
       const row = under(event);
       const words = drawn.map(

@@ -3,7 +3,7 @@
 import { extent, max } from "d3-array";
 import { scaleLinear } from "d3-scale";
 import { line } from "d3-shape";
-import { axes, canvas, frame, layer, unit, widthOf } from "./chart.js";
+import { axes, canvas, frame, layer, paths, unit, widthOf } from "./chart.js";
 import { along, cursor, MARGIN, named, rows, thousands } from "./over.js";
 import { count, csvFile, panel, svgFile } from "./ui.js";
 
@@ -40,12 +40,7 @@ export function focusLines(source) {
       ["frequency", along(source, "mean_frequency", at).map((value) => value / highest)],
     ];
     const trace = line().defined((d) => !Number.isNaN(d[1]));
-    layer(group, "lines")
-      .selectAll("path")
-      .data(drawn)
-      .join("path")
-      .attr("class", (d) => `line ${d[0]}`)
-      .attr("d", ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
+    paths(group, "line", drawn, ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
     const words = [
       [0, "solid: entropy"],
       [104, `dashed: mean frequency ID, of ${count(highest)}`],

@@ -1,6 +1,6 @@
 // What the plane stands on: the corners that name a head, and what colour and size of a dot say.
 
-import { colours, layer } from "./chart.js";
+import { colours, layer, smallWords } from "./chart.js";
 
 /** The more focused a head, the larger its dot. */
 export const radius = (entropy) => 2.6 + 4.2 * Math.sqrt(1 - Math.min(1, Math.max(0, Number.isNaN(entropy) ? 1 : entropy)));
@@ -104,13 +104,5 @@ export function legend(group, width) {
     [left - 8, down, "end", "spread out"],
     [left + 44, down, "start", "focused"],
   ];
-  group
-    .selectAll("text")
-    .data(words)
-    .join("text")
-    .attr("x", (d) => d[0])
-    .attr("y", (d) => d[1])
-    .attr("text-anchor", (d) => d[2])
-    .attr("class", "small")
-    .text((d) => d[3]);
+  smallWords(group, words);
 }

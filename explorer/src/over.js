@@ -3,7 +3,19 @@
 import { extent, max } from "d3-array";
 import { scaleLinear } from "d3-scale";
 import { line } from "d3-shape";
-import { axes, canvas, frame, layer, legend, placeOf, SHAPES, unit, widthOf } from "./chart.js";
+import {
+  axes,
+  canvas,
+  frame,
+  layer,
+  legend,
+  paneOver,
+  paths,
+  placeOf,
+  SHAPES,
+  unit,
+  widthOf,
+} from "./chart.js";
 import { middle } from "./source.js";
 import { change, store } from "./store.js";
 import { capital, count, csvFile, number, panel, svgFile, tip } from "./ui.js";
@@ -88,22 +100,12 @@ export function scoreLines(source) {
     cursor(group, source, x, height + bars);
     const drawn = ["positional", "symbolic"].map((axis) => [axis, along(source, axis, at)]);
     const trace = line().defined((d) => !Number.isNaN(d[1]));
-    layer(group, "lines")
-      .selectAll("path")
-      .data(drawn)
-      .join("path")
-      .attr("class", (d) => `line ${d[0]}`)
-      .attr("d", ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
-    layer(group, "marks")
-      .selectAll("path")
-      .data(drawn)
-      .join("path")
-      .attr("class", (d) => `mark ${d[0]}`)
-      .attr("d", ([axis, values]) =>
-        ids.length > 70
-          ? ""
-          : values.map((value, n) => (Number.isNaN(value) ? "" : SHAPES[axis](x(ids[n]), y(value), 2.7))).join(""),
-      );
+    paths(group, "line", drawn, ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
+    paths(group, "mark", drawn, ([axis, values]) =>
+      ids.length > 70
+        ? ""
+        : values.map((value, n) => (Number.isNaN(value) ? "" : SHAPES[axis](x(ids[n]), y(value), 2.7))).join(""),
+    );
     legend(group);
     if (bars) use(group, x, width, height + bars + 6, along(source, "use_norm", at));
     answer(group, x, width, height + bars, drawn);
@@ -141,12 +143,7 @@ export function scoreLines(source) {
       const value = x.invert(placeOf(event, svg, MARGIN)[0]);
       return ids.reduce((best, id, n) => (Math.abs(id - value) < Math.abs(ids[best] - value) ? n : best), 0);
     };
-    const pane = layer(group, "pane")
-      .selectAll("rect")
-      .data([0])
-      .join("rect")
-      .attr("width", width)
-      .attr("height", height);
+    const pane = paneOver(group, width, height);
     pane.on("pointermove", (event) => {
       const n = nearest(event);
       const lines = [

@@ -1,7 +1,7 @@
 // Attention on the blocks before and after two of them change places: mass stays, or follows.
 
 import { max } from "d3-array";
-import { canvas, frame, layer, placeOf, widthOf } from "./chart.js";
+import { canvas, frame, layer, paneOver, placeOf, widthOf } from "./chart.js";
 import { swapped } from "./source.js";
 import { change, store } from "./store.js";
 import { capital, csvFile, h, number, panel, percent, svgFile, tip } from "./ui.js";
@@ -142,12 +142,7 @@ export function swap(source) {
       .attr("y", (d) => d[2])
       .attr("text-anchor", "end")
       .text((d) => d[0]);
-    const pane = layer(group, "pane")
-      .selectAll("rect")
-      .data([0])
-      .join("rect")
-      .attr("width", width)
-      .attr("height", height);
+    const pane = paneOver(group, width, height);
     const under = (event) =>
       Math.min(made.before.length - 1, Math.max(0, Math.floor(placeOf(event, svg, MARGIN)[0] / thick)));
     pane.on("pointermove", (event) => {

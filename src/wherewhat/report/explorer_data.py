@@ -179,7 +179,7 @@ def encoded(values: np.ndarray) -> dict[str, str]:
 def names_of(sources: Sequence[Profile | Dynamics], folders: Sequence[Path] | None = None) -> list[str]:
     """A name for each, told apart by their folders or numbers where models are the same."""
     names = [
-        Path(str(source.about["model"]).rstrip("/")).name.removesuffix(".gguf")
+        source.name
         if isinstance(source, Profile)
         else f"{source.about.get('task', 'series')}, seed {source.about.get('seed', 0)}"
         for source in sources

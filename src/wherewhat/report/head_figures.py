@@ -18,7 +18,7 @@ from ..errors import BadInput
 from ..studies.profile_file import Profile
 from .explorer_data import dense_frequencies, head_labels, numbered_heads
 from .figures import INK, LOOKS, NEITHER, TIME, WHAT, WHERE, name_figure, new_figure
-from .profile_figures import mark_kinds, model_name, turning
+from .profile_figures import mark_kinds, turning
 
 LOOKING = {"where": "looks at where", "what": "looks at what", "unfocused": "is unfocused", "mixed": "is mixed"}
 TINTS = {"where": WHERE, "what": WHAT, "unfocused": NEITHER}
@@ -57,7 +57,7 @@ def head(profile: Profile, choice: Choice) -> Figure:
     panels[0, 0].set_ylabel("score of the frequency alone")
     panels[1, 0].set_ylabel("use")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), frameon=False, ncols=2, loc="outside lower left")
-    name_figure(figure, model_name(profile))
+    name_figure(figure, profile.name)
     return figure
 
 
@@ -88,14 +88,14 @@ def path(profile: Profile, choice: Choice) -> Figure:
     )
     bar.set_label("frequency, fast to slow", labelpad=1)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-    name_figure(figure, model_name(profile))
+    name_figure(figure, profile.name)
     return figure
 
 
 def swap(profile: Profile, choice: Choice) -> Figure:
     """Attention on the blocks of the first prompt before and after two of them change places: it stays, or follows."""
     if "log_mass" not in profile.tensors:
-        raise BadInput(f"{model_name(profile)}: a profile of level {profile.about['level']} keeps no swaps to draw")
+        raise BadInput(f"{profile.name}: a profile of level {profile.about['level']} keeps no swaps to draw")
     rows, chosen = profile.about["table"], choose(profile, choice)
     there = ~profile.tensors["block_attention"][0].isnan().all(-1)
     tables = profile.tensors["log_mass"][there].double().exp().numpy()
@@ -124,7 +124,7 @@ def swap(profile: Profile, choice: Choice) -> Figure:
     panels[0, 0].set_ylabel("attention before")
     panels[1, 0].set_ylabel("attention after")
     merged = f"; a bar is the mean of {_merged(rows)} blocks" if _merged(rows) > 1 else ""
-    name_figure(figure, model_name(profile), f"the contents A and B change places; the rest stays{merged}")
+    name_figure(figure, profile.name, f"the contents A and B change places; the rest stays{merged}")
     return figure
 
 
@@ -172,7 +172,7 @@ def heads(profile: Profile) -> Figure:
         handles=[*keys, Patch(color=FADED, label="use")], title=hint, frameon=False, ncols=3, alignment="left",
         loc="outside lower left", fontsize=7, title_fontsize=7,
     )  # fmt: skip
-    name_figure(figure, model_name(profile))
+    name_figure(figure, profile.name)
     return figure
 
 
@@ -182,7 +182,7 @@ def choose(profile: Profile, choice: Choice) -> list[int]:
     if choice.layer is None and choice.head is None:
         leaning = (table["positional"] - table["symbolic"]).to_numpy()
         if np.isnan(leaning).all():
-            raise BadInput(f"{model_name(profile)}: no head has scores to draw")
+            raise BadInput(f"{profile.name}: no head has scores to draw")
         return list(dict.fromkeys([int(np.nanargmax(leaning)), int(np.nanargmin(leaning))]))
     layer, number = choice.layer or 0, choice.head or 0
     layers = sorted(set(table["layer"]))

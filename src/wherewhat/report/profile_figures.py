@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ def plane(profiles: Sequence[Profile]) -> Figure:
     for axes, profile in zip(np.atleast_1d(figure.subplots(1, len(profiles))), profiles, strict=True):
         heads: Any = profile.heads.dropna(subset=["positional", "symbolic"])
         if heads.empty:
-            raise BadInput(f"{model_name(profile)}: no head has scores to draw")
+            raise BadInput(f"{profile.name}: no head has scores to draw")
         axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), aspect="equal")
         axes.set(xlabel="looks at where (positional score)", ylabel="looks at what (symbolic score)")
         mark_kinds(axes)
@@ -45,7 +44,7 @@ def plane(profiles: Sequence[Profile]) -> Figure:
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
         bar.ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.text(0, 1.015, _caption(profile), transform=axes.transAxes, fontsize=7, color="#666666", va="bottom")
-        axes.set_title(model_name(profile), pad=28)
+        axes.set_title(profile.name, pad=28)
         _label_extremes(figure, axes, heads)
     return figure
 
@@ -76,7 +75,7 @@ def heatmaps(profile: Profile) -> Figure:
         bar.set_label(term, labelpad=1)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     figure.axes[0].set_ylabel("layer")
-    name_figure(figure, model_name(profile))
+    name_figure(figure, profile.name)
     return figure
 
 
@@ -85,7 +84,7 @@ def frequencies(profile: Profile) -> Figure:
     table = turning(profile)
     figure = new_figure(5.6, 3.8)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-    _medians(upper, table, "frequency", model_name(profile))
+    _medians(upper, table, "frequency", profile.name)
     use = table.groupby("frequency")["use_norm"].mean()
     lower.bar(use.index, use, color=NEITHER, width=0.8)
     lower.set(xlabel="frequency, fast to slow", ylabel="mean use")
@@ -98,7 +97,7 @@ def layers(profile: Profile) -> Figure:
     """Median score of the heads of each layer, with the middle half of them."""
     figure = new_figure(5.6, 3.0)
     axes = figure.subplots()
-    _medians(axes, profile.heads, "layer", model_name(profile))
+    _medians(axes, profile.heads, "layer", profile.name)
     axes.set(xlabel="layer")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
@@ -128,7 +127,7 @@ def use(profile: Profile) -> Figure:
     bar.set_label("share of the layer's use")
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1.0), borderaxespad=0.2, fontsize=7)
-    axes.set_title(model_name(profile), pad=20)
+    axes.set_title(profile.name, pad=20)
     return figure
 
 
@@ -138,7 +137,7 @@ def turning(profile: Profile) -> Any:
     table = table[table["frequency"] > 0]
     if table.empty:
         why = "level prompt has no" if profile.about["level"] == "prompt" else "nothing turns in this model, so no"
-        raise BadInput(f"{model_name(profile)}: {why} frequencies to draw")
+        raise BadInput(f"{profile.name}: {why} frequencies to draw")
     return table
 
 
@@ -236,7 +235,3 @@ def _caption(profile: Profile) -> str:
         f"mean of {len(about['prompts'])} prompts, swaps of {about['level']}\n"
         "larger dots look at fewer keys; names are layer.head"
     )
-
-
-def model_name(profile: Profile) -> str:
-    return Path(str(profile.about["model"])).name.removesuffix(".gguf")

@@ -39,6 +39,11 @@ class Profile(Explorable):
     about: dict[str, Any]
     tensors: dict[str, Tensor] = field(repr=False)
 
+    @property
+    def name(self) -> str:
+        """The model's: the last part of its path or hub id, without .gguf."""
+        return Path(str(self.about["model"]).rstrip("/")).name.removesuffix(".gguf")
+
     def save(self, folder: str | Path) -> None:
         """Four files, each written atomically, profile.json last: a folder with it is whole."""
         folder = Path(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -46,7 +45,7 @@ def project_profile(profile: Profile, layer: int, head: int, frequency: int) -> 
     if model_hash(model) != about["settings"]["weights"]:
         raise BadInput(f"{about['model']}: not the model that was profiled; make the profile again")
     trace = capture(model, torch.tensor([about["prompts"][0]["ids"]]))
-    return project(trace, layer, head, frequency, Path(about["model"]).name.removesuffix(".gguf"))
+    return project(trace, layer, head, frequency, profile.name)
 
 
 def project(trace: Trace, layer: int, head: int, frequency: int, model: str = "") -> Projection:
