@@ -28,7 +28,7 @@ def test_every_member_learns_what_it_would_have_learnt_alone(task: LookupTask, p
     together = train_ensemble(Ensemble(task, angles, seeds, dtype=torch.float64), short(200))
     for row in (0, len(angles) - 1):
         alone = train_ensemble(Ensemble(task, angles[row : row + 1], seeds[1:], dtype=torch.float64), short(200))
-        for name in ("keys", "queries"):
+        for name in ("keys", "queries", "values"):
             one, among = getattr(alone, name)[0, ..., 0], getattr(together, name)[1, ..., row]
             torch.testing.assert_close(among, one, rtol=0, atol=1e-8)
             assert (one - getattr(together, name)[0, ..., row]).abs().max() > 1e-3  # another seed learns otherwise
@@ -42,7 +42,6 @@ def test_answers_are_those_of_attention_written_out_with_complex_numbers(task: L
     logits = heads(tokens.expand(2, -1, -1)).detach()
     for seed, row, prompt in [(0, 0, 0), (1, 1, 3), (1, 0, 5)]:
         ids = tokens[prompt].tolist()
-        read = [task.words[number] for number in ids]
         scores = []
         for place, number in enumerate(ids):
             score = 0.0
@@ -54,9 +53,9 @@ def test_answers_are_those_of_attention_written_out_with_complex_numbers(task: L
                 score += (query * key.conjugate()).real
             scores.append(math.exp(score))
         for answer in range(task.answers):
-            carriers = [task.words[number] for number in range(task.contents) if task.carried[number] == answer]
-            mass = sum(score for word, score in zip(read[:-1], scores, strict=False) if word in carriers) / sum(scores)
-            assert float(logits[seed, prompt, answer, row]) == pytest.approx(SHARPNESS * mass, abs=1e-12)
+            said = [heads.values[seed, number, answer, row].item() for number in ids]
+            mean = sum(score * word for score, word in zip(scores, said, strict=True)) / sum(scores)
+            assert float(logits[seed, prompt, answer, row]) == pytest.approx(SHARPNESS * mean, abs=1e-12)
 
 
 def test_a_trace_holds_the_attention_of_every_member() -> None:
@@ -87,6 +86,8 @@ def test_one_angle_is_enough_for_partial_induction_if_it_is_sharp(symbols: int, 
     head.keys, head.queries = torch.zeros_like(head.keys), torch.zeros_like(head.queries)
     for table, turns in ((head.keys, around.repeat_interleave(task.attributes)), (head.queries, around - angle / 2)):
         table[0, : len(turns), :, 0] = torch.stack([turns.cos(), turns.sin()], 1) * 1e3
+    head.values = torch.zeros_like(head.values)
+    head.values[0, torch.arange(task.contents), task.carried, 0] = 1.0
     accuracy = float(head.accuracy(task.sample(4096)))
     assert (accuracy == 1.0) == solved
 

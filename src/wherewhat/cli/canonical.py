@@ -31,6 +31,7 @@ def sweep(
     steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 3000,
     batch: Annotated[int, typer.Option(min=1, help="Prompts a step.")] = 256,
     rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 3e-2,
+    spread: Annotated[float, typer.Option(help="Standard deviation of what training starts from.")] = 0.3,
     as_json: AsJson = False,
 ) -> None:
     """Train one head for every angle on a canonical task, all at once, and see which angles can learn it.
@@ -54,7 +55,7 @@ def sweep(
     with stoppable(), progress_bar(screen) as progress:
         made = run_sweep(
             [Setting(task, symbols, still)], output, frequencies=frequency or range(1, FREQUENCIES + 1),
-            seeds=range(seeds), recipe=recipe, progress=progress,
+            seeds=range(seeds), recipe=recipe, spread=spread, progress=progress,
         )  # fmt: skip
     if as_json:
         print(json.dumps(made.members.to_dict("records")))

@@ -1,11 +1,12 @@
 """All heads of a sweep trained at once: one batched model, every row of angles with every seed.
 
-Each member is one layer with one head that looks its keys and queries up in the rotation planes. Its values are given:
-a content is worth its own answer. Members share nothing but the prompts of their seed, so each learns what it would
-have learnt alone.
+Each member is one layer with one head that looks its keys and queries up in the rotation planes, and for every token
+what it says of each answer. Members share nothing but the prompts of their seed, so each learns what it would have
+learnt alone.
 
 Axes, besides those of the whole package: S seeds, A rows of angles (E = S * A members), V tokens, P planes of a
-member, C = 2P coordinates, (x, y) a plane. The angles come last: they are what the processor works through in one go.
+member, C = 2P coordinates, (x, y) a plane. The angles come last: they are what the processor works through in one go,
+seed by seed, which keeps what it works on small enough for its caches.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ RECIPE = Recipe(
     steps=3000, batch=256, rate=3e-2, betas=(0.9, 0.999), decay=0.0, warmup=0, schedule="cosine", clip=math.inf,
     dropout=0.0,
 )  # fmt: skip
-SHARPNESS = 8.0  # of the answers: all attention on one content makes its answer e^8 times as likely as any other
-# Keys and queries start close to 0. With a spread of 1 attention is peaked from the start, and some queries are
-# caught at a wrong place for good: then Index at angle 0.42 ends at 94 %, not 100 %.
-SPREAD = 0.1
+SHARPNESS = 8.0  # of the answers: what a token says is so much more than what is learnt, which speeds learning up
+# All tables start close to 0. With a spread of 1 attention is peaked from the start, and some queries are caught at a
+# wrong place for good.
+SPREAD = 0.3
 CHUNK = 50  # batches that are drawn at a time
 
 
@@ -99,39 +100,53 @@ class Ensemble:
         rows, planes = angles.shape
         draws = [torch.Generator().manual_seed(seed) for seed in seeds]
 
-        def start(number: int) -> Float[Tensor, "S _ C A"]:
+        def start(*shape: int) -> Float[Tensor, "S _ _ A"]:
             """What a member starts from depends on its seed alone."""
-            drawn = [torch.randn(number, 2 * planes, generator=draw, dtype=torch.float64) for draw in draws]
+            drawn = [torch.randn(shape, generator=draw, dtype=torch.float64) for draw in draws]
             spreads = (spread * torch.stack(drawn)).to(device, dtype)
             return spreads[..., None].repeat(1, 1, 1, rows).requires_grad_()
 
-        self.keys, self.queries = start(task.contents + task.questions), start(task.questions)
+        tokens = task.contents + task.questions
+        self.keys, self.queries = start(tokens, 2 * planes), start(task.questions, 2 * planes)
+        self.values = start(tokens, task.answers)
         # Turning the query back by what the key is turned forward leaves their product as it is.
         distances = torch.arange(task.length, -1, -1, dtype=torch.float64)
         phases = distances[:, None, None] * self.angles.T
         self.cos, self.sin = phases.cos().to(device, dtype), phases.sin().to(device, dtype)  # T P A
-        worth = torch.zeros(task.contents + task.questions, task.answers, dtype=dtype)
-        worth[torch.arange(task.contents), task.carried] = SHARPNESS
-        self.worth = worth.to(device)
 
     def __repr__(self) -> str:
         rows, planes = self.angles.shape
         each = "1 angle" if planes == 1 else f"{planes} angles"
         return f"Ensemble({self.task.name}, {rows} rows of {each} x {len(self.seeds)} seeds)"
 
+    @property
+    def tables(self) -> list[Float[Tensor, "S _ _ A"]]:
+        """All that is learnt."""
+        return [self.keys, self.queries, self.values]
+
     def attention(self, tokens: Int[Tensor, "S B T"]) -> Float[Tensor, "S B T A"]:
         """What every member gives each token of the prompts of its seed, its own question included."""
-        keys = torch.stack([F.embedding(ids, table.flatten(1)) for ids, table in zip(tokens, self.keys, strict=True)])
-        x, y = self.queries[:, :, None, 0::2], self.queries[:, :, None, 1::2]  # S Q 1 P A
-        turned = torch.stack([x * self.cos - y * self.sin, x * self.sin + y * self.cos], 4).flatten(2)  # S Q TCA
-        asked = tokens[..., -1] - self.task.contents
-        queries = torch.stack([F.embedding(ids, table) for ids, table in zip(asked, turned, strict=True)])
-        products = keys.flatten(2) * queries  # S B TCA
-        return products.unflatten(2, (tokens.shape[2], *self.keys.shape[2:])).sum(3).softmax(2)
+        return torch.stack([self._attention(*of) for of in zip(tokens, self.keys, self.queries, strict=True)])
+
+    def _attention(
+        self, tokens: Int[Tensor, "B T"], keys: Float[Tensor, "V C A"], queries: Float[Tensor, "Q C A"]
+    ) -> Float[Tensor, "B T A"]:
+        x, y = queries[:, None, 0::2], queries[:, None, 1::2]  # Q 1 P A
+        turned = torch.stack([x * self.cos - y * self.sin, x * self.sin + y * self.cos], 3).flatten(1)  # Q TCA
+        products = F.embedding(tokens, keys.flatten(1)).flatten(1) * F.embedding(
+            tokens[:, -1] - self.task.contents, turned
+        )
+        return products.unflatten(1, (tokens.shape[1], *keys.shape[1:])).sum(2).softmax(1)
 
     def __call__(self, tokens: Int[Tensor, "S B T"]) -> Float[Tensor, "S B answers A"]:
-        """The logits of the answers: attention times what each token is worth."""
-        return self.worth[tokens].mT @ self.attention(tokens)
+        """The logits of the answers: attention times what each token says."""
+
+        def answer(tokens: Int[Tensor, "B T"], values: Float[Tensor, "V answers A"], *table: Tensor) -> Tensor:
+            said = F.embedding(tokens, values.flatten(1)).unflatten(2, values.shape[1:])
+            return (said * self._attention(tokens, *table)[:, :, None]).sum(1)
+
+        tables = zip(tokens, self.values, self.keys, self.queries, strict=True)
+        return SHARPNESS * torch.stack([answer(*of) for of in tables])
 
     @torch.no_grad()
     def right(self, prompts: Prompts, batch: int = 256) -> Float[Tensor, "S B A"]:
@@ -167,7 +182,7 @@ def train_ensemble(
 
     >>> heads = train_ensemble(Ensemble(Index(), angles, seeds=range(5)))           # doctest: +SKIP
     """
-    optimizer = torch.optim.Adam([ensemble.keys, ensemble.queries], lr=recipe.rate, betas=recipe.betas, fused=True)
+    optimizer = torch.optim.Adam(ensemble.tables, lr=recipe.rate, betas=recipe.betas, fused=True)
     watch(0)
     for step, (tokens, answers) in zip(range(recipe.steps), _stream(ensemble, recipe.batch), strict=False):
         optimizer.param_groups[0]["lr"] = recipe.rate_at(step)

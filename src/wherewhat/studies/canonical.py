@@ -25,7 +25,7 @@ from ..lab.train import Recipe
 from ..tasks import CANONICAL
 from .cells import run_cells
 
-VERSION = 1
+VERSION = 2
 FREQUENCIES, BASE = 32, 10_000.0
 LOOKS = 30  # times that training is looked at
 TESTED, SCORED, GLANCED = 8192, 64, 1024  # prompts for accuracy at the end, for the scores, and during training
@@ -107,6 +107,7 @@ def sweep(
     frequencies: Sequence[int] = range(1, FREQUENCIES + 1),
     seeds: Sequence[int] = range(5),
     recipe: Recipe = RECIPE,
+    spread: float = SPREAD,
     progress: Progress = lambda what, done, total: None,
 ) -> Sweeps:
     """Train the heads of every setting; a setting that is in the folder already is not trained again.
@@ -120,7 +121,7 @@ def sweep(
     if not frequencies or not all(1 <= number <= FREQUENCIES for number in frequencies):
         raise BadInput(f"frequency IDs are 1 to {FREQUENCIES}, got {list(frequencies)}")
     cells = [
-        SweepCell(setting, tuple(frequencies), tuple(seeds), recipe.steps, recipe.batch, recipe.rate)
+        SweepCell(setting, tuple(frequencies), tuple(seeds), recipe.steps, recipe.batch, recipe.rate, spread)
         for setting in settings
     ]
     total = recipe.steps * len(cells)
@@ -135,7 +136,8 @@ def sweep(
 
 
 def train_cell(cell: SweepCell, progress: Callable[[int], None] = lambda step: None) -> dict[str, Tensor]:
-    """Accuracy (looks, S, A), by place (S, N, A), scores (S, A); keys and queries of one seed (looks, V, C, A)."""
+    """Accuracy over time (looks, S, A), at the end (S, A) and by place (S, N, A), scores (S, A), keys and queries of
+    one seed over time (looks, V, C, A)."""
     task = CANONICAL[cell.setting.task](symbols=cell.setting.symbols)
     angles = torch.tensor([[angle_of(number)] for number in cell.frequencies], dtype=torch.float64)
     if cell.setting.still:
@@ -160,7 +162,7 @@ def train_cell(cell: SweepCell, progress: Callable[[int], None] = lambda step: N
     names = ("step", "accuracy", "keys", "queries")
     return (
         {name: torch.stack(values) for name, values in zip(names, zip(*seen, strict=True), strict=True)}
-        | {"by_place": torch.stack([right[:, test.places == place].mean(1) for place in range(task.length)], 1)}
+        | {"right": right.mean(1), "by_place": torch.stack([right[:, test.places == place].mean(1) for place in range(task.length)], 1)}
         | {name: value.mean(0).T for name, value in behaviour.items()}
     )
 
@@ -176,7 +178,7 @@ def _tables(cell: SweepCell, result: dict[str, Tensor]) -> tuple[pd.DataFrame, .
 
     member = long(result["positional"], seed=seeds, frequency=frequencies)
     columns = {name: result[name].flatten().numpy() for name in ("positional", "symbolic", "entropy")}
-    members = pd.DataFrame(member | {"accuracy": result["by_place"].mean(1).flatten().numpy()} | columns)
+    members = pd.DataFrame(member | {"accuracy": result["right"].flatten().numpy()} | columns)
     members["kind"] = [kind(*pair) for pair in zip(members["positional"], members["symbolic"], strict=True)]
     steps, places = result["step"].numpy(), np.arange(1, result["by_place"].shape[1] + 1)
     training = long(result["accuracy"], step=steps, seed=seeds, frequency=frequencies)

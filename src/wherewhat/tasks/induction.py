@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
+from .lookups import Lookups
 from .retrieval import Retrieval
 
 
@@ -28,10 +27,13 @@ class Induction(Retrieval):
     def fewest_symbols(self) -> int:
         return 2
 
-    def _symbols(self, places: Int[Tensor, " B"], draw: torch.Generator) -> Int[Tensor, "B N"]:
-        """Any symbols up to the place; after it, all but the one asked for."""
-        symbols = torch.randint(self.symbols, (len(places), self.length), generator=draw)
-        asked = symbols.gather(1, places[:, None])
-        steps = torch.randint(1, self.symbols, symbols.shape, generator=draw)
-        later = torch.arange(self.length) > places[:, None]
-        return torch.where(later, (asked + steps) % self.symbols, symbols)
+    def sample(self, count: int, seed: int = 0) -> Lookups:
+        """Any symbols and attributes, and a question about the symbol of any of the places: late ones answer most."""
+        draw = torch.Generator().manual_seed(seed)
+        symbols, attributes = (
+            torch.randint(kinds, (count, self.length), generator=draw) for kinds in (self.symbols, self.attributes)
+        )
+        asked = symbols.gather(1, torch.randint(self.length, (count, 1), generator=draw))
+        places = ((symbols == asked) * torch.arange(self.length)).argmax(1)
+        tokens = torch.cat([symbols * self.attributes + attributes, self.contents + asked], 1)
+        return Lookups(tokens, attributes.gather(1, places[:, None])[:, 0], places)

@@ -1,6 +1,7 @@
 """What the canonical tasks share: contents, then a question, the last token, whose answer one of the contents carries.
 
-Answer and place are balanced: all of their combinations occur equally often, as far as the number of prompts allows.
+Unless a task says otherwise, answer and place are balanced: all of their combinations occur equally often, as far as
+the number of prompts allows.
 """
 
 from __future__ import annotations

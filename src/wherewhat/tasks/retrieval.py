@@ -53,12 +53,8 @@ class Retrieval(LookupTask):
     def _tokens(
         self, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], draw: torch.Generator
     ) -> Int[Tensor, "B T"]:
-        symbols = self._symbols(places, draw)
+        symbols = torch.rand(len(places), self.symbols, generator=draw).argsort(1)[:, : self.length]
         attributes = torch.randint(self.attributes, symbols.shape, generator=draw)
         attributes.scatter_(1, places[:, None], answers[:, None])
         asked = symbols.gather(1, places[:, None])
         return torch.cat([symbols * self.attributes + attributes, self.contents + asked], 1)
-
-    def _symbols(self, places: Int[Tensor, " B"], draw: torch.Generator) -> Int[Tensor, "B N"]:
-        """Symbols of which the one at each place is asked for."""
-        return torch.rand(len(places), self.symbols, generator=draw).argsort(1)[:, : self.length]
