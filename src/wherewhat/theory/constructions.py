@@ -70,7 +70,7 @@ def h_pos(task: Index, angle: float | None = None) -> Construction:
     """
     angle = math.pi / task.length if angle is None else angle
     tokens = torch.arange(task.vocabulary)
-    steps_back = task.length - (tokens - task.contents)
+    steps_back = (task.length - (tokens - task.contents)).double()
     head = Head((angle,), turned(-angle * steps_back), turned(0 * tokens), projection(task))
 
     def formula(tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
@@ -132,7 +132,7 @@ def t_index(task: Number, angle: float = 1.0) -> Construction:
     One letter is nearest as long as angle / (2 pi) is irrational. Applied once a hop it solves the number task.
     """
     tokens = torch.arange(task.vocabulary)
-    steps = tokens * (tokens <= task.longest)
+    steps = (tokens * (tokens <= task.longest)).double()
     head = Head((angle,), turned(-angle * steps), turned(0 * tokens), 2 * projection(task), residual=True)
 
     def formula(tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
@@ -148,7 +148,7 @@ def t_retrieval(task: Letter, angle: float | None = None) -> Construction:
     """
     omega = 2 * math.pi / task.letters
     angle = omega / 4 / task.tokens if angle is None else angle
-    left, right = letters_of(task)
+    left, right = (letters.double() for letters in letters_of(task))
     head = Head((angle,), turned(-omega * right), turned(-omega * left), torch.eye(task.vocabulary))
 
     def formula(tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:

@@ -1,0 +1,80 @@
+"""Rotation geometry on paper: planes in use, queries and keys on one of them, and how discrepancy shrinks with length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..studies.geometry import Geometry
+from ..studies.learning import MEAN_FREQUENCY
+from .figures import INK, NEITHER, WHAT, WHERE, name_figure, new_figure
+
+STEPS = mpl.colormaps["plasma"]
+MOST_POINTS = 400  # of each kind that are drawn
+
+
+def geometry_figure(found: Geometry, task: str) -> Figure:
+    """Which frequencies each layer uses, and the plane whose keys are most aligned: its keys and queries."""
+    figure = new_figure(7.4, 3.3)
+    left, right = figure.subplots(1, 2, width_ratios=(1.5, 1))
+    _use(left, found, task)
+    _plane(right, found)
+    name_figure(figure, f"{task}: rotation planes in use")
+    return figure
+
+
+def _use(axes: Axes, found: Geometry, task: str) -> None:
+    first: Any = found.use.query("head == 0")
+    shares: Any = first.pivot(index="layer", columns="frequency", values="largest").clip(lower=0)
+    shares = shares.div(shares.sum(axis=1), axis=0)
+    edges = (0.5, shares.shape[1] + 0.5, -0.5, len(shares) - 0.5)
+    axes.imshow(shares, aspect="auto", cmap="Greys", origin="lower", extent=edges)
+    mean = found.heads.query("head == 0")
+    axes.plot(mean["mean_frequency"], mean["layer"], "o", color=WHAT, ms=4, mec="white", label="mean", gid="mean")
+    if task in MEAN_FREQUENCY:
+        published = MEAN_FREQUENCY[task]
+        axes.plot(published, range(len(published)), "x", color=WHERE, ms=4, label="published mean", gid="published")
+    axes.set(xlabel="frequency ID, fast to slow", ylabel="layer", title="Share of the largest logits")
+    axes.legend(frameon=False, fontsize=6.5, loc="lower right")
+
+
+def _plane(axes: Axes, found: Geometry) -> None:
+    head = found.heads.nlargest(1, "concentration").to_dict("records")[0]
+    points: Any = found.points.query(f"layer == {head['layer']} and head == {head['head']}")
+    for what, many, mark in (("key", "keys", "s"), ("query", "queries", "o")):
+        those = points.query(f"what == '{what}'").head(MOST_POINTS)
+        x, y = (those[name] / np.hypot(points["x"], points["y"])[points["what"] == what].max() for name in "xy")
+        colour = {"color": NEITHER} if what == "key" else {"c": those["steps"], "cmap": STEPS}
+        drawn = axes.scatter(x, y, s=10, marker=mark, lw=0, alpha=0.8, label=many, gid=what, **colour)
+    axes.figure.colorbar(drawn, ax=axes, label="steps asked for", shrink=0.8)
+    axes.set(aspect="equal", xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), xticks=[], yticks=[])
+    axes.set_title(f"Layer {head['layer']}, frequency {head['frequency']} (angle {head['angle']:.2g})")
+    axes.text(
+        0, -0.06, f"keys concentrated {head['concentration']:.3f}; slope of the queries {head['slope']:.2f} angles a "
+        f"step\n(fan {head['fan']:.3f})", transform=axes.transAxes, va="top", fontsize=6.5,
+    )  # fmt: skip
+    axes.legend(frameon=False, fontsize=6.5, loc="upper left")
+
+
+def discrepancy_figure(curves: pd.DataFrame) -> Figure:
+    """The smallest and largest discrepancy of inputs of each length, and the bounds, as printed and as they hold."""
+    figure = new_figure(7.4, 3.0)
+    for axes, mechanism in zip(figure.subplots(1, 2), ("index", "retrieval"), strict=True):
+        those: Any = curves.query(f"mechanism == '{mechanism}'")
+        for (angle, seen), shade in zip(those.groupby("angle", sort=False), (INK, WHAT), strict=False):
+            name = f"θ = {angle:.2g}"
+            axes.plot(seen["length"], seen["printed"], color=shade, lw=1.2, label=f"{name}: bound", gid="printed")
+            for side, mark, filling in (("smallest", "v", shade), ("largest", "^", "white")):
+                axes.plot(
+                    seen["length"], seen[side], mark, color=shade, mfc=filling, mew=0.6, ms=3, gid=side,
+                    label=f"{name}: {side} input",
+                )  # fmt: skip
+        axes.set(xscale="log", xlabel="tokens", title=f"{mechanism.capitalize()}: the winner's lead")
+        axes.legend(frameon=False, fontsize=6, loc="lower left" if mechanism == "index" else "lower right")
+    figure.axes[0].set(yscale="log", ylabel="logit less its best rival")
+    return figure
