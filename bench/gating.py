@@ -1,9 +1,11 @@
-"""A gated forward pass against a plain one over the same prompt, taken in turns."""
+"""Gated forward passes against a plain one over the same prompt, taken in turns: processor time of one thread."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from statistics import median
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import torch
@@ -22,24 +24,34 @@ GATES: dict[str, dict[str, Any]] = {
 
 
 @torch.no_grad()
-def compare(repeats: int = 5) -> list[dict[str, float | str]]:
-    """The median ratio of turns, plain and gated, for several gates on SmolLM2."""
+def compare(repeats: int = 3) -> list[dict[str, float | str]]:
+    """The median ratio of several gates to no gate on SmolLM2, over rounds in which each has its turn."""
     model = ww.load(SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf")
     ids = torch.randint(10, 40_000, (1, TOKENS), generator=torch.Generator().manual_seed(0))
 
-    def timed() -> float:
-        start = perf_counter()
-        model(input_ids=ids, use_cache=False, logits_to_keep=1)
-        return perf_counter() - start
+    def timed(choices: dict[str, Any] | None) -> float:
+        with nullcontext() if choices is None else ww.gate(model, **choices):
+            start = process_time()
+            model(input_ids=ids, use_cache=False, logits_to_keep=1)
+            return process_time() - start
 
-    timed()
-    rows = []
-    for name, choices in GATES.items():
-        plain, gated = [], []
-        for _ in range(repeats):
-            plain.append(timed())
-            with ww.gate(model, **choices):
-                gated.append(timed())
-        ratios = [after / before for after, before in zip(gated, plain, strict=True)]
-        rows.append({"gate": name, "tokens": TOKENS, "plain s": median(plain), "ratio": median(ratios)})
-    return rows
+    with one_thread():
+        timed(None)
+        rounds = [(timed(None), *map(timed, GATES.values())) for _ in range(repeats)]
+    plain, *gated = zip(*rounds, strict=True)
+    return [
+        {"gate": name, "tokens": TOKENS, "plain s": median(plain), "gated s": median(taken)}
+        | {"ratio": median(after / before for after, before in zip(taken, plain, strict=True))}
+        for name, taken in zip(GATES, gated, strict=True)
+    ]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other would count as time taken."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -71,8 +72,12 @@ def test_measures_look_at_the_tokens_that_they_name(stories260k) -> None:
             chances = stories260k(input_ids=torch.tensor([prompt.ids])).logits[0, -1].softmax(-1)
         assert float(found["binding_probability"][row]) == pytest.approx(float(chances[prompt.answer]), abs=1e-5)
         assert float(found["binding_accuracy"][row]) == float(chances.argmax() == prompt.answer)
-    assert len(plain_text(tokenizer, "a b c " * 400, tokens=128, samples=3)) == 3
-    assert len(found["text_loss"]) == 3
+    story = files("wherewhat.prompts").joinpath("ferry.txt").read_text("utf-8")
+    for row, prompt in enumerate(plain_text(tokenizer, story, tokens=128, samples=6)[3:]):  # means are over the first
+        ids = torch.tensor([*prompt.ids, prompt.answer])
+        assert float(found["text_loss"][row]) == pytest.approx(loss(ids, list(range(1, 129))), abs=1e-4)
+    with pytest.raises(ww.BadInput, match="at least two stretches"):
+        of_language_model(stories260k, tokenizer, pairs=2, samples=3, text="Once upon a time. " * 40)
 
 
 def test_controls_turn_as_much_off_at_random() -> None:

@@ -26,7 +26,7 @@ def gate(
     ] = None,
     pairs: Annotated[int, typer.Option(min=2, help="Statements a binding prompt.")] = 8,
     samples: Annotated[int | None, typer.Option(min=2, help="Prompts of each kind.", show_default="32 | 200")] = None,
-    text: Annotated[Path | None, typer.Option(help="A .txt file.", show_default="the opening of Alice")] = None,
+    text: Annotated[Path | None, typer.Option(help="A .txt file.", show_default="a story of its own")] = None,
     fraction: Annotated[
         list[float] | None, typer.Option(help="Shares of heads to turn off.", show_default="0.05 0.1 0.2 0.4")
     ] = None,

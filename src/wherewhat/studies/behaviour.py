@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from ..capture.check import stated_context
 from ..capture.hook import last_logits_only, quiet_evaluation
+from ..errors import BadInput
 from ..lab import Transformer
 from ..prompts import Prompt, binding, plain_text, repeats
 from ..tasks import TASKS
@@ -34,6 +35,7 @@ MEASURES = {
     "probability": ("probability of the right answer", True),
 }
 BATCH = 2048  # tokens a forward pass
+AVERAGED = 3  # stretches of text
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,22 @@ class Behaviour:
 def of_language_model(
     model: PreTrainedModel, tokenizer: Any, *, pairs: int = 8, samples: int = 32, text: str | None = None, seed: int = 0
 ) -> Behaviour:
-    """Binding, induction and copying on random tokens, and next-token loss on a text (the opening of Alice)."""
-    text = text or files("wherewhat.prompts").joinpath("alice.txt").read_text(encoding="utf-8")
+    """Binding, induction and copying on random tokens, and next-token loss on a text (a story that comes with it).
+
+    The first stretches of the text are what mean ablation averages over; loss is measured on those after them.
+    """
+    text = text or files("wherewhat.prompts").joinpath("ferry.txt").read_text(encoding="utf-8")
     context = stated_context(model) or 2048
     asked = binding(tokenizer, pairs, samples, seed)
     repeated = repeats(tokenizer, min(32, context // 2 - 2), samples, seed)
-    stretches = plain_text(tokenizer, text, tokens=min(128, context), samples=samples)
+    stretches = plain_text(tokenizer, text, tokens=min(128, context), samples=AVERAGED + samples)
+    if len(stretches) < 2:
+        raise BadInput(f"a text needs at least two stretches of {min(128, context)} tokens, one to average over")
     said = json.dumps([asdict(prompt) for prompt in (*asked, *repeated, *stretches)])
     device = model.device
     twice = torch.tensor([[*prompt.ids, prompt.answer] for prompt in repeated], device=device)
     written = torch.tensor([[*prompt.ids, prompt.answer] for prompt in stretches], device=device)
+    average, written = written.tensor_split([min(AVERAGED, len(written) - 1)])
     period = len(repeated[0].blocks)
     start = repeated[0].blocks[0][0]
     doubled = torch.cat(
@@ -78,7 +86,7 @@ def of_language_model(
             "text_loss": losses(model, written).mean(1),
         }
 
-    return Behaviour(hashlib.sha256(said.encode()).hexdigest(), measure, written)
+    return Behaviour(hashlib.sha256(said.encode()).hexdigest(), measure, average)
 
 
 def of_task(name: str, samples: int = 400, seed: int = 0) -> Behaviour:

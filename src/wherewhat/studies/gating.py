@@ -23,7 +23,7 @@ from .selections import Choice
 from .tables import interval, resamples
 from .trials import Trial
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
