@@ -10,7 +10,10 @@ import torch
 
 from wherewhat.core.kinds import kind
 from wherewhat.studies.dynamics import Dynamics, purity_table
+from wherewhat.studies.gating import Gating, effect_table
+from wherewhat.studies.lengths import Lengths
 from wherewhat.studies.profile_file import Profile
+from wherewhat.studies.trials import Trials
 
 
 def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, prompts: int = 8) -> Profile:
@@ -72,3 +75,37 @@ def random_series(steps: int = 20, layers: int = 4, heads: int = 2, hops: int = 
     accuracy = pd.DataFrame({"step": 50 * at, "hops": hop + 1, "accuracy": np.clip(at / steps * 2 - hop / 4, 0, 1)})
     about = {"task": "number", "seed": 0, "prompts": 10, "tau": 1e-4, "checkpoints": steps}
     return Dynamics(table, accuracy, purity_table(table), about)
+
+
+def random_gating(profile: Profile, units: int = 6) -> Gating:
+    """Every head turned off by itself, with random changes; the first head is missed most."""
+    made = Trials(profile.heads, planes=2).each_head()
+    draw = torch.Generator().manual_seed(0)
+    plain = {name: torch.rand(units, generator=draw) for name in ("binding_probability", "text_loss")}
+    alone = len(made) // 2
+    changes = torch.randn(alone, 1, generator=draw) + 0.1 * torch.randn(alone, units, generator=draw)
+    changes[0] += 2
+    results = [
+        {"binding_probability": plain["binding_probability"] - change, "text_loss": plain["text_loss"] + change}
+        for change in changes.repeat(2, 1)
+    ]
+    about = {"ablation": "mean", "weights": profile.about["settings"]["weights"], "model": "some"}
+    return Gating(effect_table(plain, made, results, seed=0), about)
+
+
+def random_lengths(task: str = "number", layers: int = 4, hops: int = 3) -> Lengths:
+    """Accuracy that falls with length and hops, heads that lose their token or not."""
+    grid, draw = (17, 20, 50, 100, 300, 1000), np.random.default_rng(0)
+    shares = [
+        (length, hop, max(0.0, 1 - (hop + 1) * np.log(length / 17) / 12)) for length in grid for hop in range(hops + 1)
+    ]
+    accuracy = pd.DataFrame(shares, columns=["length", "hops", "accuracy"]).assign(right=0, asked=40)
+    accuracy = accuracy.assign(low=accuracy["accuracy"] * 0.9, high=accuracy["accuracy"] * 0.9 + 0.1)
+    places = [(length, layer, 0) for length in grid for layer in range(layers)]
+    heads = pd.DataFrame(places, columns=["length", "layer", "head"])
+    heads[["self", "next", "later"]] = draw.random((len(heads), 3)) / 3
+    measured, predicted = [120.0, np.inf, 40.0, 900.0][:layers], [90.0, 500.0, np.inf, 3000.0][:layers]
+    loss = pd.DataFrame({"layer": range(layers), "head": 0, "attention": heads["next"][:layers]})
+    return Lengths(
+        accuracy, heads, loss.assign(measured=measured, predicted=predicted), {"task": task, "prompts": 40, "seed": 0}
+    )

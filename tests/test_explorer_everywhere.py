@@ -10,7 +10,7 @@ import pytest
 
 from conftest import missing
 from explorer_page import facts, lonely, table, two
-from synthetic import random_profile, random_series
+from synthetic import random_gating, random_lengths, random_profile, random_series
 from wherewhat.report.explorer import explorer_html
 from wherewhat.studies.profile_file import Profile
 
@@ -23,7 +23,13 @@ AXE = Path(__file__).parents[1] / "explorer" / "node_modules" / "axe-core" / "ax
 def test_axe_finds_nothing_serious(show, profile, scheme):
     if not AXE.exists():
         missing("no axe-core: run npm ci in the folder explorer")
-    for sources, address in (([profile], "#h=1.2,3.4"), ([random_series(), profile], "#with=1"), ([profile], "#f=2")):
+    for sources, address in (
+        ([profile], "#h=1.2,3.4"),
+        ([random_series(), profile], "#with=1"),
+        ([profile], "#f=2"),
+        ([profile, random_gating(profile)], "#h=1.2&g=ablation"),
+        ([random_lengths(), profile, random_gating(profile)], "#h=1.0&with=1"),
+    ):
         page = show(*sources, hash=address, scheme=scheme)
         page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
         page.evaluate(f"() => {{ {AXE.read_text(encoding='utf-8')} }}")
@@ -34,10 +40,10 @@ def test_axe_finds_nothing_serious(show, profile, scheme):
 
 
 def test_a_phone_shows_all_of_it(show, profile):
-    for sources in ([profile], [random_series()]):
+    for sources in ([profile, random_gating(profile)], [random_series()], [random_lengths()]):
         page = show(*sources, width=390)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        assert page.locator("[data-figure=plane]").bounding_box()["width"] <= 390
+        assert all(figure.bounding_box()["width"] <= 390 for figure in page.locator("[data-figure]").all())
 
 
 # When a click has been painted: a task that starts after the next frame. Times go to window.painted.

@@ -11,7 +11,7 @@ import torch
 import wherewhat as ww
 from wherewhat.lab import Recipe, to_gptj
 from wherewhat.report.length_figures import length_curves
-from wherewhat.studies.lengths import GRID, answer, lengths
+from wherewhat.studies.lengths import GRID, Lengths, answer, lengths
 from wherewhat.studies.multihop import train_task
 from wherewhat.studies.roles import attention_on_path
 from wherewhat.tasks import TASKS
@@ -68,6 +68,15 @@ def test_the_command(run, refuse, tmp_path):
     rows = json.loads(out)["lengths"]
     assert [(row["length"], row["accuracy"]) for row in rows if row["hops"] == 0] == [(17, 1.0), (20, 1.0)]
     assert (tmp_path / "other" / "lengths.pdf").read_bytes().startswith(b"%PDF")
+    found = Lengths.load(tmp_path / "other")
+    assert found.accuracy.to_dict("records") == rows
+    assert found.about["model"] == found.about["task"] == "letter"
+    page = tmp_path / "page.html"
+    code, _, err = run("report", tmp_path / "made", tmp_path / "other", "-o", page)
+    assert code == 0, err
+    assert "run, by length" in page.read_text("utf-8")
+    (tmp_path / "other" / "loss.parquet").unlink()
+    refuse("give the wherewhat lengths command again", "report", tmp_path / "other")
     refuse("lengths start at 17 tokens", "lengths", "letter", "--longest", 10)
     refuse("holds no run", "lengths", tmp_path)
 

@@ -29,6 +29,7 @@ export function colours() {
       symbolic: steps(interpolateRgb(neutral, what)),
       entropy: steps(interpolateRgb(neutral, read("soft"))),
       use: steps(interpolateRgb(neutral, read("soft"))),
+      ablation: steps(piecewise(interpolateRgb, [read("gain"), neutral, read("loss")])),
     },
   };
   return found;
@@ -183,6 +184,9 @@ const round = (value) => Math.round(value * 100) / 100;
 export const circle = (x, y, r) =>
   `M${round(x - r)},${round(y)}a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0z`;
 export const square = (x, y, r) => `M${round(x - r)},${round(y - r)}h${2 * r}v${2 * r}h${-2 * r}z`;
+export const diamond = (x, y, r) => `M${round(x - r)},${round(y)}l${r},${-r}l${r},${r}l${-r},${r}z`;
+export const triangle = (x, y, r, up = 1) =>
+  `M${round(x - r)},${round(y + 0.8 * up * r)}h${2 * r}L${round(x)},${round(y - up * r)}z`;
 export const cross = (x, y, r) => `M${round(x - r)},${round(y - r)}l${2 * r},${2 * r}m0,${-2 * r}l${-2 * r},${2 * r}`;
 export const SHAPES = { positional: circle, symbolic: square };
 

@@ -1,17 +1,21 @@
 // Layers down, heads across: the whole model as cells.
 
-import { canvas, cells, circle, colours, cross, frame, key, layer, placeOf, square, widthOf } from "./chart.js";
+import { canvas, cells, circle, colours, cross, frame, key, layer, placeOf, square, triangle, widthOf } from "./chart.js";
+import { chosenMeasure, counts, harm } from "./effects.js";
 import { change, choose, light, store } from "./store.js";
-import { announce, choices, count, csvFile, panel, svgFile, tip } from "./ui.js";
+import { announce, choices, count, csvFile, h, number, panel, svgFile, tip } from "./ui.js";
 import { alone, headRows, isPart, moveWith, pureSince, sentence, tipOf } from "./words.js";
 
 const MARGIN = { left: 38, top: 20, right: 8, bottom: 34 };
 const MODES = ["difference", "positional", "symbolic", "entropy"];
+const SIGNS = "Circle: where, square: what, cross: could not be measured.";
+const TOLD = "Triangle: told from heads at random, down worse than those, up better.";
 const ENDS = {
   difference: ["what", "where"],
   positional: ["0", "1 where"],
   symbolic: ["0", "1 what"],
   entropy: ["focused", "spread out"],
+  ablation: ["better", "worse"],
 };
 const HINTS = {
   difference: "Positional less symbolic score: orange heads look at where, blue ones at what.",
@@ -25,14 +29,20 @@ export function grid(source) {
     interactive: true,
     name: "grid",
   });
-  const mode = choices("What the cells show", MODES, store.state.cells, (cells) => change({ cells }));
+  const modes = source.effects ? [...MODES, "ablation"] : MODES;
+  const mode = choices("What the cells show", modes, store.state.cells, (cells) => change({ cells }));
+  const measure = h(
+    "select",
+    { "aria-label": "What is measured without a head", onchange: () => change({ measure: measure.value }) },
+    ...(source.effects?.measures ?? []).map(({ name, words }) => h("option", { value: name }, words)),
+  );
   const order = choices("Order of heads within a layer", ["in place", "sorted"], "in place", (one) =>
     change({ sorted: one === "sorted" }),
   );
   const shown = panel("grid", "The grid", "", {
     csv: () => csvFile(`${source.name}-heads`, headRows(source, store.state)),
     svg: () => svgFile(`${source.name}-grid`, svg.node()),
-    tools: [mode.element, source.width > 1 ? order.element : null],
+    tools: [mode.element, measure, source.width > 1 ? order.element : null],
   });
   shown.body.append(svg.node());
   let size = { width: 1, height: 1 };
@@ -41,8 +51,10 @@ export function grid(source) {
 
   function draw() {
     const state = store.state;
-    const shows = MODES.includes(state.cells) ? state.cells : "difference";
+    const shows = modes.includes(state.cells) ? state.cells : "difference";
     mode.show(shows);
+    measure.hidden = shows !== "ablation";
+    if (!measure.hidden) measure.value = chosenMeasure(source, state).name;
     order.show(state.sorted ? "sorted" : "in place");
     const values = shownValues(source, shows, state);
     columns = source.byRow.map((heads) => (state.sorted ? [...heads].sort((a, b) => values[b] - values[a]) : heads));
@@ -60,34 +72,37 @@ export function grid(source) {
       rows * size.height + MARGIN.top + MARGIN.bottom,
       MARGIN,
     );
+    const largest = Math.max(0, ...values.filter((value) => !Number.isNaN(value)).map(Math.abs));
+    const root = (value) => 0.5 + 0.5 * Math.sign(value) * Math.sqrt(Math.abs(value) / (largest || 1));
+    const place = shows === "ablation" ? root : (value) => scaled(value, shows);
     const gap = size.width > 8 && size.height > 8 ? 1.5 : 0.5;
     const list = source.labels.map((_, at) => [
       column[at] * size.width,
       source.row[at] * size.height,
       size.width - gap,
       size.height - gap,
-      scaled(values[at], shows),
+      place(values[at]),
     ]);
     cells(layer(group, "cells"), list, colours().ramps[shows]);
-    signs(layer(group, "signs"), state);
+    signs(layer(group, "signs"), state, shows);
     labels(layer(group, "labels"), across);
     if (words) since(layer(group, "since"), across, state);
     key(layer(group, "scale"), 0, height + 10, bar, colours().ramps[shows], ENDS[shows]);
     layer(group, "chosen");
     layer(group, "lit");
-    const scope = shows !== "entropy" ? alone(source, state) : isPart(source, state) ? "Of whole heads. " : "";
-    shown.rehint(
-      `${scope}${HINTS[shows]} ${size.height >= 9 ? "Circle: where, square: what, cross: could not be measured." : ""}`,
-    );
+    const whole = shows === "entropy" || shows === "ablation";
+    const scope = !whole ? alone(source, state) : isPart(source, state) ? "Of whole heads. " : "";
+    const hint = shows === "ablation" ? absence(chosenMeasure(source, state), largest) : HINTS[shows];
+    const shapes = shows === "ablation" ? TOLD : SIGNS;
+    shown.rehint(`${scope}${hint} ${size.height >= 9 ? shapes : ""}`);
     mark();
   }
 
   /** Shapes repeat what colours say. */
-  function signs(group, state) {
-    const kinds = source.kinds(state);
+  function signs(group, state, shows) {
+    const kinds = shows === "ablation" ? told(source, chosenMeasure(source, state)) : source.kinds(state);
     const r = Math.min(3, size.height / 5, size.width / 5);
-    const draws = { where: circle, what: square, unmeasured: cross };
-    const paths = Object.entries(draws).map(([kind, shape]) => [
+    const paths = Object.entries(SHAPES).map(([kind, shape]) => [
       kind,
       size.height < 9 && kind !== "unmeasured"
         ? ""
@@ -188,7 +203,25 @@ export function grid(source) {
   return { ...shown, draw, mark, light: lightUp };
 }
 
+const SHAPES = {
+  where: circle,
+  what: square,
+  worse: (x, y, r) => triangle(x, y, r, -1),
+  better: triangle,
+  unmeasured: cross,
+};
+
+const absence = ({ words }, largest) =>
+  `What becomes of the ${words} without a head: colours grow with the root of the change, at most ${number(largest, 3)}.`;
+
+/** Which heads are told from as many at random, and how. */
+const told = (source, measure) =>
+  Array.from(harm(source, measure, "against"), (lost, at) =>
+    Number.isNaN(lost) ? "unmeasured" : counts(source, measure, at) ? (lost > 0 ? "worse" : "better") : "",
+  );
+
 function shownValues(source, shows, state) {
+  if (shows === "ablation") return harm(source, chosenMeasure(source, state));
   if (shows !== "difference") return source.values(shows, state);
   const symbolic = source.values("symbolic", state);
   return Float64Array.from(source.values("positional", state), (value, at) => value - symbolic[at]);

@@ -76,10 +76,10 @@ export function corners(group, { high, low }, size) {
     .text((d) => d.text);
 }
 
-/** What colour and size say; in two lines where one is too narrow. */
-export function legend(group, width) {
+/** Which layer a colour stands for, with room for more words in the same group. */
+export function layerRamp(group, length, words = []) {
   const shade = colours().layer;
-  const [parts, length, down] = [24, width > 400 ? 90 : 60, width > 380 ? 0 : 17];
+  const parts = 24;
   group
     .selectAll("rect")
     .data(Array.from({ length: parts }, (_, at) => at))
@@ -89,6 +89,12 @@ export function legend(group, width) {
     .attr("width", length / parts + 0.5)
     .attr("height", 9)
     .attr("fill", (d) => shade(d / (parts - 1)));
+  smallWords(group, [[0, 0, "start", "layer: first"], [80 + length, 0, "start", "last"], ...words]);
+}
+
+/** What colour and size say; in two lines where one is too narrow. */
+export function legend(group, width) {
+  const [length, down] = [width > 400 ? 90 : 60, width > 380 ? 0 : 17];
   const left = down ? 74 : width - 104;
   const sizes = [1, 0.6, 0].map((entropy, at) => ({ x: left + at * 16, r: radius(entropy) }));
   group
@@ -98,11 +104,8 @@ export function legend(group, width) {
     .attr("cx", (d) => d.x)
     .attr("cy", down - 4)
     .attr("r", (d) => d.r);
-  const words = [
-    [0, 0, "start", "layer: first"],
-    [80 + length, 0, "start", "last"],
+  layerRamp(group, length, [
     [left - 8, down, "end", "spread out"],
     [left + 44, down, "start", "focused"],
-  ];
-  smallWords(group, words);
+  ]);
 }

@@ -5,7 +5,8 @@ import { places, scoreLines } from "./over.js";
 import { planePath } from "./path.js";
 import { change, choose, store } from "./store.js";
 import { swap } from "./swap.js";
-import { count, csvFile, h, number, panel, percent, said } from "./ui.js";
+import { count, csvFile, h, headButton, number, panel, percent, said } from "./ui.js";
+import { without } from "./without.js";
 import { alsoLooksLike, headRows, isPart, looksAt, pureSince } from "./words.js";
 
 const MOST = 200; // heads listed
@@ -32,6 +33,10 @@ export function head(source) {
     h("div", { class: "parts" }, ...figures.map((figure) => figure.element)),
     figures.length < 2 ? h("p", { class: "hint" }, missing) : "",
   );
+  if (source.effects) {
+    figures.push(without(source));
+    shown.body.append(figures.at(-1).element);
+  }
   shown.name.after(badge);
 
   function draw() {
@@ -128,18 +133,7 @@ function purest(source) {
       .flatMap((one, at) => (one === kind ? [at] : []))
       .sort((a, b) => deep(b) - deep(a))
       .slice(0, 5);
-    const buttons = best.map((at) =>
-      h(
-        "button",
-        {
-          type: "button",
-          class: "quiet",
-          "aria-label": `Head ${source.labels[at]}`,
-          onclick: () => choose(source.labels[at]),
-        },
-        source.labels[at],
-      ),
-    );
+    const buttons = best.map((at) => headButton(source.labels[at], choose));
     return h(
       "div",
       {},

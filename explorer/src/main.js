@@ -6,6 +6,8 @@ import { film } from "./film.js";
 import { grid } from "./grid.js";
 import { head } from "./head.js";
 import { frequencyHeat, stepHeat } from "./heat.js";
+import { accuracy } from "./lengths.js";
+import { looks, losses } from "./looks.js";
 import { plane } from "./plane.js";
 import { prompt } from "./prompt.js";
 import { provenance } from "./provenance.js";
@@ -51,6 +53,7 @@ function build() {
 
 /** Panels from top to bottom; beside a profile, a film's heads over training stand where frequencies do. */
 function viewsOf(source, mixed) {
+  if (source.lengths) return [accuracy(source), looks(source), losses(source), provenance(source)];
   const optional = (there, view) => (there ? [view(source)] : []);
   return [
     plane(source),
@@ -127,6 +130,7 @@ function guideDialog() {
       "Choosing",
       "Hover names a head, click chooses it, click with shift adds one, dragging in the plane chooses all inside. In the plane or the grid, arrow keys go through heads and layers. Escape clears.",
     ],
+    ["Without a head", "Where single heads were turned off, the grid can be coloured by what becomes of the model without them, and a head's panel has the numbers."],
     ["Frequencies", "Click a frequency to see the whole plane at it alone; again, or Escape, to return."],
     [
       "Taking it along",
@@ -169,6 +173,7 @@ function sound(state) {
 /** A page that was just opened shows the head that says most: the purest what, else the purest where. */
 function opening(state) {
   const source = sources[state.a];
+  if (source.lengths) return state;
   const [positional, symbolic] = ["positional", "symbolic"].map((name) => source.values(name, state));
   const kinds = source.kinds(state);
   const wanted = kinds.includes("what") ? "what" : "where";
@@ -179,7 +184,7 @@ function opening(state) {
 
 onChange((state, before) => {
   if (state.a !== before.a || state.b !== before.b) return build();
-  const redrawn = ["frequency", "step", "cells", "sorted"].some((name) => state[name] !== before[name]);
+  const redrawn = ["frequency", "step", "cells", "measure", "sorted"].some((name) => state[name] !== before[name]);
   if (redrawn) return draw();
   for (const { views } of columns) for (const view of views) view.mark();
 });

@@ -2,15 +2,20 @@
 
 import { csvFile, h, number, panel } from "./ui.js";
 
+const HINTS = {
+  profile:
+    "The command that repeats it, the choices that matter, and how far the capture is from the model's own attention.",
+  series: "The same prompts at every checkpoint.",
+  lengths: "The command that repeats it. What was measured before is not measured again.",
+};
+
 export function provenance(source) {
   const { about } = source;
   const table = about.sensitivity;
   const shown = panel(
     "provenance",
     "How this was measured",
-    source.steps
-      ? "The same prompts at every checkpoint."
-      : "The command that repeats it, the choices that matter, and how far the capture is from the model's own attention.",
+    HINTS[source.type],
     table ? { csv: () => csvFile(`${source.name}-sensitivity`, flat(table)) } : {},
   );
   const all = JSON.stringify({ command: source.command, ...about }, null, 1);

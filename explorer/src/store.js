@@ -7,6 +7,7 @@ const DEFAULTS = {
   frequency: null,
   step: null,
   cells: "difference",
+  measure: null,
   sorted: false,
   swap: null,
 };
@@ -17,6 +18,7 @@ const SHORT = {
   frequency: "f",
   step: "step",
   cells: "g",
+  measure: "m",
   sorted: "sorted",
   swap: "swap",
 };
@@ -81,6 +83,7 @@ export function readHash(hash) {
     frequency: number("f"),
     step: number("step"),
     cells: given.get("g") ?? DEFAULTS.cells,
+    measure: given.get("m"),
     sorted: given.get("sorted") === "yes",
     swap: swap.length === 2 && swap.every(Number.isInteger) ? swap : null,
   };

@@ -53,6 +53,14 @@ export function choices(label, options, chosen, choose) {
   return { element: h("div", { class: "choices", role: "group", "aria-label": label }, ...buttons), show };
 }
 
+/** A head by its name, to choose it. */
+export const headButton = (label, choose) =>
+  h(
+    "button",
+    { type: "button", class: "quiet", "aria-label": `Head ${label}`, onclick: () => choose(label) },
+    label,
+  );
+
 const TERMS = {
   "positional score": "1: attention stays at its places when contents are swapped. 0: it does not.",
   "symbolic score": "1: attention follows the contents when they are swapped. 0: it does not.",

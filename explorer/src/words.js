@@ -1,5 +1,6 @@
 // What is said of a head, in one place: tooltips, the screen reader, the title, the tables.
 
+import { effectLine } from "./effects.js";
 import { choose, store } from "./store.js";
 import { announce, count, number } from "./ui.js";
 
@@ -29,9 +30,20 @@ export function pureSince(source, at, state) {
 }
 
 export function sentence(source, at, state) {
+  if (source.lengths) return lossSentence(source, at);
   const [positional, symbolic] = ["positional", "symbolic"].map((name) => number(source.values(name, state)[at]));
   return `Head ${source.labels[at]} ${looksAt(source, at, state)}: positional ${positional}, symbolic ${symbolic}`;
 }
+
+/** The length at which a head loses the next token of its path. */
+export const lossWords = (source, at) =>
+  ["measured", "predicted"]
+    .map((end) => [end, source.array(end)[at]])
+    .map(([end, tokens]) => `${end} ${Number.isFinite(tokens) ? `${count(Math.round(tokens))} tokens` : "beyond all lengths"}`)
+    .join(", ");
+
+const lossSentence = (source, at) =>
+  `Head ${source.labels[at]}: half of its attention on the next token is gone at: ${lossWords(source, at)}`;
 
 export function tipOf(source, at, state) {
   const lines = [
@@ -39,7 +51,8 @@ export function tipOf(source, at, state) {
     `positional ${number(source.values("positional", state)[at])} · symbolic ${number(source.values("symbolic", state)[at])} · entropy ${isPart(source, state) ? "of the whole head " : ""}${number(source.values("entropy", state)[at])}`,
   ];
   const since = pureSince(source, at, state);
-  return since === undefined ? lines : [...lines, `pure since step ${count(since)}`];
+  if (since !== undefined) lines.push(`pure since step ${count(since)}`);
+  return [...lines, ...effectLine(source, at, state)];
 }
 
 /** What else a head looks like, from two repeated-token signatures and the share of its first token. */

@@ -16,15 +16,19 @@ app = typer.Typer()
 @app.command()
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders of profiles, dynamics, or runs with dynamics.")
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Folders of profiles, dynamics, runs with dynamics, lengths, gates."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("report.html"),
 ) -> None:
     """Write one HTML page on which every head of a model can be explored; it opens from disk and needs no network.
 
-    Several profiles can be compared side by side; a series of checkpoints plays as a film.
+    Several can be compared side by side; a series of checkpoints plays as a film; lengths are drawn as curves. Gates,
+    made by wherewhat gate with --each-head, join the profile of their model: what is lost without each head.
 
     [bold]Example:[/bold] wherewhat report profiles/smollm2 -o smollm2.html
+
+    [bold]Example:[/bold] wherewhat report profiles/smollm2 gating/smollm2
 
     [bold]Example:[/bold] wherewhat report runs/number-0 runs/letter-0 -o film.html
     """

@@ -32,7 +32,9 @@ def gate(
     ] = None,
     draws: Annotated[int, typer.Option(min=2, help="Random controls of each kind.")] = 5,
     ablation: Annotated[str, typer.Option(help="A head's output becomes: mean, over text | zero.")] = "mean",
-    each_head: Annotated[bool, typer.Option("--each-head", help="Also every head by itself.")] = False,
+    each_head: Annotated[
+        bool, typer.Option("--each-head", help="Also every head by itself, against all of them.")
+    ] = False,
     drop: Annotated[Several, typer.Option(metavar="WORDS", help="Take these frequencies out of the logits.")] = None,
     keep: Annotated[Several, typer.Option(metavar="WORDS", help="Take all but these out.")] = None,
     freeze: Annotated[Several, typer.Option(metavar="WORDS", help="Stop the rotation of these frequencies.")] = None,
@@ -48,7 +50,7 @@ def gate(
 
     The battery: the most positional and the most symbolic heads, ablated; four bands of frequencies dropped, frozen,
     and each kept alone. Measured on binding, induction, copying and text; number and letter on their own tasks. What
-    was measured before is not measured again.
+    was measured before is not measured again. With --each-head, wherewhat report can show what each head does.
 
     With --drop, --keep, --freeze or --ablate, which may be repeated, only these in place of the battery. WORDS are
     "3.1" (head 1 of layer 3), "3.1.5" (its frequency 5), "*.*.5", "fastest quarter", "10 most positional heads",
@@ -104,7 +106,7 @@ def gate(
             made.trial(words, how, select(words, measured)) for how, several in asked.items() for words in several or ()
         ] or made.battery(fraction or FRACTIONS)
         if each_head:
-            trials += [made.trial(f"head {layer}.{head}", "ablate", [(layer, head)]) for layer, head in made.heads]
+            trials += made.each_head()
         found = run_gating(
             loaded,
             behaviour,

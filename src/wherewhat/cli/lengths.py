@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,7 @@ def lengths(
     """Measure how accuracy falls as sequences grow, by hops: the same paths, with more symbols on their left.
 
     Also the length at which each head loses the token that it looks at, beside what the short prompts alone predict.
-    Stopped and started again, it goes on where it was.
+    Stopped and started again, it goes on where it was. wherewhat report draws the folder as a page.
 
     [bold]Example:[/bold] wherewhat lengths number --longest 1000
 
@@ -50,6 +51,7 @@ def lengths(
     with stoppable(f"what was measured is kept in {folder}; the same command goes on"), progress_bar(screen) as bar:
         grid = [length for length in GRID if length <= longest]
         found = lengths(model, task, folder / "cells", grid=grid, prompts=prompts, seed=seed, progress=bar)
+        found = replace(found, about=found.about | {"model": source, "longest": longest})
         found.save(folder)
         save_drawn(folder / "lengths.pdf", lambda: length_curves(found, task))
     if as_json:

@@ -17,23 +17,31 @@ from ..errors import BadInput
 from ..files import write_atomically
 from ..studies.compare import compare
 from ..studies.dynamics import Dynamics
+from ..studies.gating import Gating
+from ..studies.lengths import Lengths
 from ..studies.profile_file import Profile
-from .explorer_data import names_of, source_data
+from .explorer_data import Source, names_of, source_data
+from .explorer_effects import gates_of
 from .sentences import comparison_sentences, film_sentences
 
 MOST_COMPARED = 8  # profiles of which every pair is compared
 
 
-def explorer_html(sources: Sequence[Profile | Dynamics], names: Sequence[str] | None = None) -> str:
-    """Profiles and series of checkpoints as one self-contained page.
+def explorer_html(results: Sequence[Source | Gating], names: Sequence[str] | None = None) -> str:
+    """Profiles, series of checkpoints and lengths as one self-contained page; gates join the profile of their model.
 
-    >>> page = explorer_html([Profile.load("profiles/smollm2")])       # doctest: +SKIP
+    `names` are those of all but the gates.
+
+    >>> page = explorer_html([Profile.load("profiles/smollm2"), Gating.load("gating/smollm2")])       # doctest: +SKIP
     """
+    sources = [result for result in results if not isinstance(result, Gating)]
+    gates = gates_of(sources, [result for result in results if isinstance(result, Gating)])
     if not sources:
         raise BadInput("a report needs at least one profile or series")
     names = list(names or names_of(sources))
+    named = zip(sources, names, strict=True)
     data = {
-        "sources": [source_data(source, name) for source, name in zip(sources, names, strict=True)],
+        "sources": [source_data(source, name, gates.get(at)) for at, (source, name) in enumerate(named)],
         "comparisons": comparisons(sources, names),
     }
     page = files("wherewhat.report").joinpath("page")
@@ -47,15 +55,26 @@ def explorer_html(sources: Sequence[Profile | Dynamics], names: Sequence[str] | 
 
 
 def write_report(folders: Sequence[str | Path], path: str | Path) -> int:
-    """Read profiles, series and runs from their folders, and write the page; its size in bytes.
+    """Read profiles, series, runs, lengths and gates from their folders, and write the page; its size in bytes.
 
-    >>> write_report(["profiles/smollm2", "runs/number-0"], "report.html")            # doctest: +SKIP
+    >>> write_report(["profiles/smollm2", "gating/smollm2", "runs/number-0"], "report.html")          # doctest: +SKIP
     """
-    places = [Path(folder) for folder in folders]
-    sources = [load_source(folder) for folder in places]
-    content = explorer_html(sources, names_of(sources, places)).encode()
+    found = [(Path(folder), result) for folder in folders for result in load_results(Path(folder))]
+    sources = [(folder, result) for folder, result in found if not isinstance(result, Gating)]
+    names = names_of([result for _, result in sources], [folder for folder, _ in sources])
+    content = explorer_html([result for _, result in found], names).encode()
     write_atomically(Path(path), content)
     return len(content)
+
+
+def load_results(folder: Path) -> list[Source | Gating]:
+    """All that a folder holds of what the page can show."""
+    also = [
+        kind.load(folder)
+        for name, kind in (("lengths.json", Lengths), ("gating.json", Gating))
+        if (folder / name).exists()
+    ]
+    return also if also and not (folder / "profile.json").exists() else [load_source(folder), *also]
 
 
 def load_source(folder: Path) -> Profile | Dynamics:
@@ -68,7 +87,7 @@ def load_source(folder: Path) -> Profile | Dynamics:
     return Profile.load(folder)
 
 
-def comparisons(sources: Sequence[Profile | Dynamics], names: Sequence[str]) -> dict[str, list[str]]:
+def comparisons(sources: Sequence[Source], names: Sequence[str]) -> dict[str, list[str]]:
     """What every pair of profiles, and every profile beside a film, says, by their numbers."""
     profiles = [(at, source) for at, source in enumerate(sources) if isinstance(source, Profile)][:MOST_COMPARED]
     films = [(at, source) for at, source in enumerate(sources) if isinstance(source, Dynamics)]

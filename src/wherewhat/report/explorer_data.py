@@ -1,4 +1,4 @@
-"""What the explorer's page holds: profiles and series of checkpoints as JSON, numbers as base64 of typed arrays."""
+"""What the explorer's page holds: profiles, series and lengths as JSON, numbers as base64 of typed arrays."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ import pandas as pd
 
 from ..core.kinds import HIGH, LOW
 from ..studies.dynamics import Dynamics
+from ..studies.gating import Gating
+from ..studies.lengths import PUBLISHED, Lengths
 from ..studies.profile_file import Profile
-from .sentences import profile_sentences, series_sentences
+from ..studies.roles import PLACES
+from .explorer_effects import effects_data
+from .sentences import length_sentences, profile_sentences, series_sentences
 
 HEADS = """positional positional_low positional_high symbolic symbolic_low symbolic_high entropy variance
 exclusion_bound positional_without_first symbolic_without_first mean_frequency previous_token induction sink""".split()
@@ -27,17 +31,22 @@ OPTIONS = ("task", "kind", "template", "pairs", "samples", "width", "level", "sw
 GAMMA = 0.1  # a head is pure with 1 - gamma on one axis and gamma on the other
 
 
-def source_data(source: Profile | Dynamics, name: str) -> dict[str, Any]:
-    """All that the page shows of a profile or a series.
+Source = Profile | Dynamics | Lengths
+
+
+def source_data(source: Source, name: str, gates: Gating | None = None) -> dict[str, Any]:
+    """All that the page shows of a profile, of a series, or of how far a model holds.
 
     >>> source_data(Profile.load("profiles/smollm2"), "SmolLM2")["type"]             # doctest: +SKIP
     'profile'
     """
-    return profile_data(source, name) if isinstance(source, Profile) else series_data(source, name)
+    if isinstance(source, Profile):
+        return profile_data(source, name, gates)
+    return series_data(source, name) if isinstance(source, Dynamics) else lengths_data(source, name)
 
 
-def profile_data(profile: Profile, name: str) -> dict[str, Any]:
-    """Heads, frequencies, the table of swaps and the first prompt of a profile."""
+def profile_data(profile: Profile, name: str, gates: Gating | None = None) -> dict[str, Any]:
+    """Heads, frequencies, the table of swaps and the first prompt of a profile; what is lost without each head."""
     about, tensors = profile.about, profile.tensors
     heads = numbered_heads(profile)
     there = ~tensors["block_attention"][0].isnan().all(-1)  # some layers have fewer heads than the most
@@ -50,6 +59,7 @@ def profile_data(profile: Profile, name: str) -> dict[str, Any]:
     if "log_mass" in tensors:
         arrays["mass"] = tensors["log_mass"][there].half().numpy()
     frequencies, dense = dense_frequencies(heads, profile.frequencies)
+    effects, lost = effects_data(heads, gates) if gates else (None, {})
     rows = heads.assign(row=arrays["row"]).drop_duplicates("row")
     return {
         "type": "profile",
@@ -61,7 +71,8 @@ def profile_data(profile: Profile, name: str) -> dict[str, Any]:
         "kv_heads": heads["kv_head"].tolist(),
         "thresholds": about["thresholds"],
         "frequencies": frequencies,
-        "arrays": {key: encoded(values) for key, values in (arrays | dense).items()},
+        "arrays": {key: encoded(values) for key, values in (arrays | dense | lost).items()},
+        "effects": effects,
         "blocks": blocks,
         "table": about["table"],
         "prompt": shown_prompt(prompt) | {"of": len(about["prompts"])},
@@ -96,6 +107,35 @@ def series_data(watched: Dynamics, name: str) -> dict[str, Any]:
         "arrays": {key: encoded(values) for key, values in arrays.items()},
         "command": series_command(watched.about),
         "about": watched.about,
+    }
+
+
+def lengths_data(found: Lengths, name: str) -> dict[str, Any]:
+    """Right answers by length and hops, what was published, and where every head looks at every length."""
+    heads: Any = found.heads.sort_values(["length", "layer", "head"])
+    loss: Any = found.loss.sort_values(["layer", "head"]).assign(nth=0)
+    shares = found.accuracy.sort_values(["length", "hops"])
+    arrays = {f"accuracy{end}": shares[end.strip("_") or "accuracy"].to_numpy("f4") for end in ("", "_low", "_high")}
+    arrays |= {place: heads[place].to_numpy("f4") for place in PLACES}
+    arrays |= {column: loss[column].to_numpy("f8") for column in ("measured", "predicted")}
+    arrays |= {"row": loss["layer"].rank(method="dense").to_numpy("i4") - 1, "head": loss["head"].to_numpy("i4")}
+    grid, about = sorted(set(shares["length"])), found.about
+    words = ["wherewhat", "lengths", about.get("model", about["task"]), "--prompts", str(about["prompts"])]
+    words += ["--longest", str(grid[-1]), "--seed", str(about["seed"])]
+    return {
+        "type": "lengths",
+        "name": name,
+        "sentences": length_sentences(found),
+        "warnings": [],
+        "labels": head_labels(loss),
+        "layers": sorted(set(loss["layer"].tolist())),
+        "lengths": grid,
+        "hops": sorted(set(shares["hops"])),
+        "asked": shares["asked"].max().item(),
+        "published": [[at, share] for at, share in PUBLISHED.get(about["task"], {}).items() if at <= grid[-1]],
+        "arrays": {key: encoded(values) for key, values in arrays.items()},
+        "command": shlex.join(words),
+        "about": about,
     }
 
 
@@ -176,14 +216,17 @@ def encoded(values: np.ndarray) -> dict[str, str]:
     return {"type": kind.str[1:], "base64": base64.b64encode(np.ascontiguousarray(values, kind).tobytes()).decode()}
 
 
-def names_of(sources: Sequence[Profile | Dynamics], folders: Sequence[Path] | None = None) -> list[str]:
+def name_of(source: Source) -> str:
+    if isinstance(source, Profile):
+        return source.name
+    if isinstance(source, Lengths):
+        return f"{Path(str(source.about.get('model', source.about['task']))).name}, by length"
+    return f"{source.about.get('task', 'series')}, seed {source.about.get('seed', 0)}"
+
+
+def names_of(sources: Sequence[Source], folders: Sequence[Path] | None = None) -> list[str]:
     """A name for each, told apart by their folders or numbers where models are the same."""
-    names = [
-        source.name
-        if isinstance(source, Profile)
-        else f"{source.about.get('task', 'series')}, seed {source.about.get('seed', 0)}"
-        for source in sources
-    ]
+    names = [name_of(source) for source in sources]
     marks = (
         [folder.parent.name if folder.name == "dynamics" else folder.name for folder in folders]
         if folders

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.padding import Padding
@@ -17,12 +19,13 @@ from ..studies.gating import Gating
 from ..studies.trials import RANDOM
 from .figures import NEITHER, WHAT, WHERE, new_figure, save_drawn
 
+FEW = 5  # single heads in the table of a measure
 LINES = {"positional heads": (WHERE, "o"), "symbolic heads": (WHAT, "s"), RANDOM: (NEITHER, "x")}
 
 
 def show_gating(made: Gating, console: Console) -> None:
     """A table a measure: each gate, the change with its interval, and the change against as many at random."""
-    console.print(Text.assemble((str(made.about.get("model", "")), "bold"), f": {made.about['ablation']} ablation"))
+    console.print(Text.assemble((made.name, "bold"), f": {made.about['ablation']} ablation"))
     trials: Any = made.effects[made.effects["draw"].isna()]
     for measure, rows in trials.groupby("measure", sort=False):
         name, more = MEASURES[str(measure)]
@@ -31,16 +34,23 @@ def show_gating(made: Gating, console: Console) -> None:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("turned off", "after", "change", "against random"):
             table.add_column(column, no_wrap=True, justify="left" if column == "turned off" else "right")
-        for row in rows.to_dict("records"):
+        by_itself = rows["what"].str.match("head ")
+        counting = rows[by_itself & (rows["counts"] == True)]  # noqa: E712 - some are missing
+        largest = counting.sort_values("against", key=abs, ascending=False, kind="stable")[:FEW]
+        for row in pd.concat([rows[~by_itself], largest]).to_dict("records"):
             table.add_row(*_cells(row), style="bold" if row.get("counts") is True else None)
         console.print(Padding(table, (0, 2)))
+        if by_itself.any():
+            console.print(
+                f"  {len(counting)} of {by_itself.sum()} heads by themselves count; shown: the {len(largest)} most"
+            )
     console.print(
         "\nAgainst random: the change minus that of as many chosen at random; *: its 95 % interval excludes 0."
     )
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    much = "" if row["what"][0].isdecimal() else f"{row['number']} "
+    much = "" if re.match(r"\d|head ", row["what"]) else f"{row['number']} "
     told = [f"{row['how']} {much}{row['what']}", f"{row['after']:.3f}", f"{row['change']:+.3f}"]
     if (beyond := row.get("against", math.nan)) == beyond:
         ends = f"{row['against_low']:+.2f} to {row['against_high']:+.2f}"
@@ -72,7 +82,7 @@ def draw_gating(made: Gating) -> Figure:
         if place >= len(measures) - columns:
             axes.set_xlabel("share of heads turned off")
     figure.axes[0].legend(frameon=False, fontsize=6.5)
-    figure.suptitle(str(made.about.get("model", "")), x=0.01, ha="left", fontweight="bold", fontsize=10)
+    figure.suptitle(made.name, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
 
 

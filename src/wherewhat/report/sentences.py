@@ -9,8 +9,11 @@ import numpy as np
 
 from ..studies.compare import Comparison
 from ..studies.dynamics import Dynamics
+from ..studies.lengths import Lengths
 from ..studies.profile_file import Profile
 from .terminal import count
+
+HOLDS = 0.9  # of the answers
 
 
 def profile_sentences(profile: Profile) -> list[str]:
@@ -83,6 +86,34 @@ def series_sentences(watched: Dynamics, gamma: float) -> list[str]:
         hops = f"1 to {len(final)} hops" if len(final) > 1 else "the question"
         said.append(f"At the end it answers {hops} right in {each} of prompts.")
     return said
+
+
+def length_sentences(found: Lengths) -> list[str]:
+    """Up to which length nine answers of ten are right, by hops, and how many heads lose their token.
+
+    >>> length_sentences(found)                                       # doctest: +SKIP
+    ['Nine answers of ten are right up to 50 tokens; at 1,000 tokens 2 % are.', ...]
+    """
+    table = found.accuracy.sort_values("length")
+    longest = table["length"].max().item()
+    reach = {}
+    for hops in sorted(set(table["hops"])):
+        rows = table.query("hops == @hops")
+        held = (rows["accuracy"] >= HOLDS).cummin()
+        reach[hops] = max(rows.loc[held, "length"].tolist(), default=0)
+    end = table.query("hops == 0 and length == @longest")["accuracy"].item()
+    up_to = f"up to {reach[0]:,} tokens" if reach[0] else "at no length"
+    said = [f"Nine answers of ten are right {up_to}; at {longest:,} tokens {100 * end:.0f} % are."]
+    most = max(reach)
+    if most > 1 and {1, most} <= reach.keys():
+        said.append(f"With one hop they are up to {reach[1]:,}, with {most} hops up to {reach[most]:,}.")
+    lost = found.loss[np.isfinite(found.loss["measured"])]
+    first = f", the first at {lost['measured'].min():,.0f}" if len(lost) else ""
+    return [
+        *said,
+        f"{len(lost)} of {count(len(found.loss), 'head')} lose half of their attention on the next token of the path "
+        f"within {longest:,} tokens{first}.",
+    ]
 
 
 def comparison_sentences(found: Comparison, names: tuple[str, str]) -> list[str]:

@@ -49,6 +49,20 @@ class Gating:
     effects: pd.DataFrame
     about: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        return str(self.about.get("model", "a model"))
+
+    @staticmethod
+    def load(folder: str | Path) -> Gating:
+        """What `wherewhat gate` saved."""
+        try:
+            about = json.loads((Path(folder) / "gating.json").read_text(encoding="utf-8"))
+            del about["effects"]
+            return Gating(pd.read_parquet(Path(folder) / "effects.parquet"), about)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{folder}: no gates, or damaged; give the wherewhat gate command again") from error
+
     def save(self, folder: str | Path) -> None:
         write_table(Path(folder) / "effects.parquet", self.effects)
         rows = self.effects.astype(object).where(self.effects.notna(), None).to_dict("records")
@@ -112,33 +126,35 @@ def effect_table(
     for measure, before in plain.items():
         weight = resamples(len(before), seed)
         changes = torch.stack([result[measure] for result in results]).double() - before.double()  # trial unit
+        drawn: dict[str, list[int]] = {}
         for at, trial in enumerate(trials):
-            like = [other for other, one in enumerate(trials) if one.draw is not None and one.kind == trial.kind]
+            if trial.draw is not None:
+                drawn.setdefault(trial.kind, []).append(at)
+        controls = {kind: Control(changes[like], weight, seed) for kind, like in drawn.items()}
+        for trial, change in zip(trials, changes, strict=True):
+            layer, head = trial.alone or (None, None)
             row: dict[str, Any] = {"what": trial.what, "how": trial.how, "number": trial.number}
-            row |= dict(
-                zip(("layer", "head"), trial.choices[0] if trial.kind == "1 heads" else (None, None), strict=True)
-            )
-            row |= {"fraction": trial.fraction, "draw": trial.draw, "measure": measure, "better": MEASURES[measure][1]}
-            low, high = interval(weight @ changes[at])
-            row |= {"before": float(before.mean()), "after": float(results[at][measure].mean())}
-            row |= {"change": float(changes[at].mean()), "low": float(low), "high": float(high)}
-            if trial.draw is None and like:
-                low, high = against(changes[at], changes[like], weight, seed)
-                beyond = float(changes[at].mean() - changes[like].mean())
-                row |= {"control": float(changes[like].mean()), "against": beyond}
-                row |= {"against_low": low, "against_high": high, "counts": low > 0 or high < 0}
+            row |= {"layer": layer, "head": head, "fraction": trial.fraction, "draw": trial.draw}
+            row |= {"measure": measure, "better": MEASURES[measure][1], "units": len(before)}
+            low, high = interval(weight @ change)
+            row |= {"before": float(before.mean()), "after": float((before + change).mean())}
+            row |= {"change": float(change.mean()), "low": float(low), "high": float(high)}
+            if trial.draw is None and trial.kind in controls:
+                row |= controls[trial.kind].against(change)
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def against(
-    change: Float[Tensor, " units"], controls: Float[Tensor, "draws units"], weight: Float[Tensor, "R units"], seed: int
-) -> tuple[float, float]:
-    """The interval of a change minus the mean change of its controls: units and draws are both resampled.
+class Control:
+    """What as many at random do. The units of a gate and of its controls are the same, so they are drawn together."""
 
-    The units of a gate and of its controls are the same, so they are drawn together.
-    """
-    drawn = resamples(len(controls), seed + 1)
-    mean = torch.einsum("rd,du,ru->r", drawn.expand(len(weight), -1), controls, weight)
-    low, high = interval(weight @ change - mean)
-    return float(low), float(high)
+    def __init__(self, changes: Float[Tensor, "draws units"], weight: Float[Tensor, "R units"], seed: int) -> None:
+        drawn = resamples(len(changes), seed + 1).expand(len(weight), -1)
+        self.mean, self.weight = float(changes.mean()), weight
+        self.means = torch.einsum("rd,du,ru->r", drawn, changes, weight)
+
+    def against(self, change: Float[Tensor, " units"]) -> dict[str, Any]:
+        """A change minus the mean change of the controls, with its interval: units and draws are both resampled."""
+        low, high = map(float, interval(self.weight @ change - self.means))
+        row = {"control": self.mean, "against": float(change.mean()) - self.mean}
+        return row | {"against_low": low, "against_high": high, "counts": low > 0 or high < 0}

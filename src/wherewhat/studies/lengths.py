@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +17,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from ..errors import BadInput
-from ..files import write_table
+from ..files import write_atomically, write_table
 from ..lab import Transformer, embedded, load_checkpoint
 from ..lab.checkpoint import read_run
 from ..lab.transformer import Attend, Drop
@@ -28,6 +30,7 @@ from .stretching import loss_table, predict_attention
 # The paper's: tens to 100, hundreds to 1,000, five-hundreds to 5,000; before them the length of training.
 GRID = (17, *range(20, 101, 10), *range(200, 1001, 100), *range(1500, 5001, 500))
 PROMPTS = 200  # a length
+TABLES = ("accuracy", "heads", "loss")
 TOKENS_A_PASS = 16_384  # bounds the memory
 
 # Read off the paper's figure.
@@ -60,10 +63,22 @@ class Lengths:
     accuracy: pd.DataFrame
     heads: pd.DataFrame
     loss: pd.DataFrame
+    about: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> None:
-        for name, table in vars(self).items():
-            write_table(Path(folder) / f"{name}.parquet", table)
+        """Three tables, and lengths.json last: a folder with it is whole."""
+        for name in TABLES:
+            write_table(Path(folder) / f"{name}.parquet", getattr(self, name))
+        write_atomically(Path(folder) / "lengths.json", json.dumps(self.about, indent=1) + "\n")
+
+    @staticmethod
+    def load(folder: str | Path) -> Lengths:
+        """What `wherewhat lengths` saved."""
+        try:
+            about = json.loads((Path(folder) / "lengths.json").read_text(encoding="utf-8"))
+            return Lengths(*(pd.read_parquet(Path(folder) / f"{name}.parquet") for name in TABLES), about)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{folder}: no lengths, or damaged; give the wherewhat lengths command again") from error
 
 
 def lengths(
@@ -113,7 +128,8 @@ def lengths(
         for length, parts in results.items()
     }
     heads, predicted = head_table(joined), predict_attention(model, kind, sequences, max(grid))
-    return Lengths(accuracy_table(joined), heads, loss_table(heads, predicted, list(joined)))
+    about = {"task": task, "prompts": prompts, "seed": seed, "weights": weights}
+    return Lengths(accuracy_table(joined), heads, loss_table(heads, predicted, list(joined)), about)
 
 
 def model_and_task(source: str) -> tuple[Transformer, str]:

@@ -81,7 +81,8 @@ def resamples(number: int, seed: int) -> Float[Tensor, "R n"]:
     if number < 2:
         return torch.full((1, number), torch.nan, dtype=torch.float64)
     drawn = np.random.default_rng(seed).integers(number, size=(RESAMPLES, number))
-    return torch.nn.functional.one_hot(torch.from_numpy(drawn), number).double().mean(1)
+    once = torch.full(drawn.shape, 1 / number, dtype=torch.float64)
+    return torch.zeros_like(once).scatter_add_(1, torch.from_numpy(drawn), once)
 
 
 def interval(draws: Float[Tensor, "R ..."]) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ ACTIONS = ("ablate", "drop", "freeze", "keep")
 class Trial:
     """One gate: what is turned off, how (one of ACTIONS), and how much of it; `draw` numbers those of a control.
 
-    `kind` says how much is chosen where: controls are compared with the trials of their kind.
+    `kind` says how much is chosen where: controls are compared with the trials of their kind. `alone` is the head, if
+    it is a single one.
     """
 
     what: str
@@ -39,6 +40,7 @@ class Trial:
     fraction: float
     kind: str
     draw: int | None = None
+    alone: Choice | None = None
 
 
 class Trials:
@@ -64,12 +66,14 @@ class Trials:
 
     def trial(self, what: str, how: str, choices: Sequence[Choice], draw: int | None = None) -> Trial:
         if how == "ablate":
-            number = sum(
-                all(part in (None, own) for part, own in zip(choice, head, strict=False))
-                for head in self.heads
-                for choice in choices
-            )
-            return Trial(what, how, tuple(choices), number, number / len(self.heads), f"{number} heads", draw)
+            heads = [
+                place
+                for place in self.heads
+                if any(all(part in (None, own) for part, own in zip(one, place, strict=False)) for one in choices)
+            ]
+            number, alone = len(heads), heads[0] if len(heads) == 1 else None
+            share = number / len(self.heads)
+            return Trial(what, how, tuple(choices), number, share, f"{number} heads", draw, alone)
         sizes = {place: len(ids) for place, ids in self.frequencies(choices).items()}
         share = sum(sizes.values()) / (self.planes * (1 if (None, None) in sizes else len(self.heads)))
         return Trial(
@@ -87,10 +91,16 @@ class Trials:
             chosen.setdefault((layer, head), set()).update(ids)
         return chosen
 
+    def each_head(self) -> list[Trial]:
+        """Every head by itself; and all of them again as their control, for at random it might be any."""
+        alone = [self.trial(f"head {layer}.{head}", "ablate", [(layer, head)]) for layer, head in self.heads]
+        return alone + [replace(trial, what=RANDOM, draw=draw) for draw, trial in enumerate(alone)]
+
     def controls(self, trials: Sequence[Trial], draws: int = DRAWS, seed: int = 0) -> list[Trial]:
-        """For each kind of trial as many heads, or frequencies of the same heads, at random, drawn several times."""
-        made = []
-        for kind, trial in {trial.kind: trial for trial in trials}.items():
+        """For each kind of trial without a control as many heads, or frequencies of the same heads, at random, drawn
+        several times."""
+        made, there = [], {trial.kind for trial in trials if trial.draw is not None}
+        for kind, trial in {trial.kind: trial for trial in trials if trial.kind not in there}.items():
             for draw in range(draws):
                 # A seed for each kind and draw: another kind changes none of these.
                 chance = np.random.default_rng([seed, draw, *kind.encode()])

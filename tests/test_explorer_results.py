@@ -1,0 +1,198 @@
+"""The explorer on what was found beside scores: heads turned off, and sequences that grow."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from explorer_page import saved, table
+from synthetic import random_gating, random_lengths, random_profile
+from wherewhat.report.explorer_effects import single_heads
+from wherewhat.report.sentences import length_sentences
+from wherewhat.studies.gating import Gating
+
+pytest_plugins = ["explorer_page"]  # browser, show
+
+
+def plain(value: float, form: str = ".3f") -> str:
+    return f"{value:{form}}".replace("-", "\N{MINUS SIGN}")
+
+
+def signed(value: float) -> str:
+    return plain(value, "+.3f")
+
+
+@pytest.fixture(scope="module")
+def gated():
+    profile = random_profile(4, 3, 2, blocks=4)
+    return profile, random_gating(profile)
+
+
+def test_a_head_shows_what_is_lost_without_it(show, gated):
+    page = show(*gated, hash="#h=2.1")
+    rows = single_heads(gated[1]).query("layer == 2 and head == 1").to_dict("records")
+    assert page.inner_text("[data-panel=effects] h3") == "Without head 2.1"
+    shown = page.locator("[data-panel=effects] tbody tr")
+    assert shown.count() == len(rows) == 2
+    for at, row in enumerate(rows):
+        cells = shown.nth(at).locator("th, td").all_text_contents()
+        ranges = [
+            f"{signed(row[name])} ({signed(row[low])} to {signed(row[high])})"
+            for name, low, high in (("change", "low", "high"), ("against", "against_low", "against_high"))
+        ]
+        assert cells[1:3] == ["more" if row["better"] else "less", "6"]
+        assert cells[3:5] == [plain(row["before"]), plain(row["after"])]
+        assert cells[5:] == [ranges[0], signed(row["control"]), ranges[1]]
+        assert shown.nth(at).locator("b").count() == row["counts"]
+    page.evaluate("location.hash = '#h=2.1&f=2'")
+    page.wait_for_selector("[data-panel=effects] .hint:text('Of whole heads')")
+
+
+def test_the_heads_missed_most_are_named(show, gated):
+    page = show(*gated, hash="#g=entropy")
+    for at, measure in enumerate(("binding_probability", "text_loss")):
+        rows = single_heads(gated[1]).query("measure == @measure")
+        rows = rows.assign(harm=rows["against"] * (-1 if measure == "binding_probability" else 1))
+        worst = rows.query("counts == True and harm > 0").nlargest(5, "harm")
+        wanted = [f"{row['layer']:.0f}.{row['head']:.0f}{signed(row['change'])}" for row in worst.to_dict("records")]
+        assert len(wanted) > 1
+        assert page.locator("[data-panel=effects] tbody tr").nth(at).locator("span").all_text_contents() == wanted
+    page.locator("[data-panel=effects]").get_by_label("Head 0.0").first.click()
+    assert page.inner_text("[data-panel=head] h2") == "Head 0.0"
+
+
+def test_cells_are_coloured_by_what_is_lost(show, gated):
+    page = show(*gated, hash="#g=ablation&m=text_loss")
+    rows = single_heads(gated[1]).query("measure == 'text_loss'")
+    told = rows.query("counts == True")["against"]
+    for name, number in (("worse", (told > 0).sum()), ("better", (told < 0).sum())):
+        assert page.get_attribute(f"[data-figure=grid] path.{name}", "d").count("M") == number > 0
+    assert f"at most {rows['change'].abs().max():.3f}" in page.inner_text("[data-panel=grid] .hint")
+    strongest = page.evaluate("""() => {
+        const loss = getComputedStyle(document.documentElement).getPropertyValue("--loss").trim();
+        const probe = document.body.appendChild(document.createElement("i"));
+        probe.style.color = loss;
+        const colour = getComputedStyle(probe).color;
+        return [...document.querySelectorAll("[data-figure=grid] .cells path")]
+            .filter((path) => getComputedStyle(path).fill === colour).map((path) => path.getAttribute("d"));
+    }""")
+    assert len(strongest) == 1
+    assert strongest[0].startswith("M0,0h")  # the first head alone
+    assert strongest[0].count("M") == 1
+    page.hover("[data-figure=grid]", position={"x": 60, "y": 30})
+    change = rows.query("layer == 0 and head == 0")["change"].item()
+    assert f"without it, loss on text: {signed(change)}" in page.inner_text(".tip")
+    page.get_by_label("What is measured without a head").select_option("binding_probability")
+    assert page.locator("[data-panel=grid] .hint").inner_text().startswith("What becomes of the probability")
+    columns = table(saved(page, "Download The grid as CSV"))[0]
+    assert float(columns["text_loss_change"]) == pytest.approx(change)
+
+
+def test_gates_find_the_profile_of_their_model(gated, run, refuse, tmp_path):
+    profile, gates = gated
+    profile.save(tmp_path / "profile")
+    gates.save(tmp_path / "gating")
+    Gating(gates.effects, gates.about | {"weights": "others"}).save(tmp_path / "other")
+    Gating(gates.effects.query("draw == draw"), gates.about).save(tmp_path / "draws")
+    code, _, err = run("report", tmp_path / "profile", tmp_path / "gating", "-o", tmp_path / "page.html")
+    assert code == 0, err
+    gates.save(tmp_path / "profile")  # one folder may hold both
+    assert run("report", tmp_path / "profile", "-o", tmp_path / "same.html")[0] == 0
+    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "same.html").read_bytes()
+    page = tmp_path / "not.html"
+    refuse("of another model", "report", tmp_path / "profile", tmp_path / "other", "-o", page)
+    refuse("of another model", "report", tmp_path / "gating", "-o", page)
+    refuse("--each-head", "report", tmp_path / "profile", tmp_path / "draws", "-o", page)
+    (tmp_path / "gating" / "gating.json").write_text("{}")
+    refuse("give the wherewhat gate command again", "report", tmp_path / "profile", tmp_path / "gating", "-o", page)
+    assert not page.exists()
+
+
+def test_lengths_are_drawn_as_the_tables_have_them(show):
+    found = random_lengths()
+    page = show(found)
+    assert page.inner_text("h1") == "number, by length"
+    rows = table(saved(page, "Download Right answers by length as CSV"))
+    expected = found.accuracy.to_dict("records")
+    for row, wanted in zip(rows, expected, strict=True):
+        assert (int(row["length"]), row["hops"]) == (wanted["length"], str(wanted["hops"] or "all"))
+        for name, column in (("accuracy", "accuracy"), ("accuracy_low", "low"), ("accuracy_high", "high")):
+            assert float(row[name]) == pytest.approx(wanted[column], abs=1e-6)
+    assert {row["length"]: row["published"] for row in rows if row["published"]} == {
+        "50": "0.88", "100": "0.74", "300": "0.47", "1000": "0.2"
+    }  # fmt: skip
+    assert page.get_attribute("[data-figure=lengths] .published path", "d").count("M") == 8  # all up to 1,000 tokens
+    looks = table(saved(page, "Download Where heads look as CSV"))
+    for row in looks:
+        wanted = found.heads.query(f"length == {row['length']} and layer == {row['head'].split('.')[0]}").iloc[0]
+        assert [float(row[name]) for name in ("self", "next", "later")] == pytest.approx(
+            wanted[["self", "next", "later"]].tolist(), abs=1e-6
+        )
+    losses = table(saved(page, "Download Where heads lose their token as CSV"))
+    assert [row["measured"] for row in losses] == ["120", "", "40", "900"]
+
+
+def test_loss_lengths_stand_at_their_heights(show):
+    found = random_lengths()
+    page = show(found)
+    axis = page.locator("[data-figure=losses] .up .domain").bounding_box()
+    for name in ("measured", "predicted"):
+        marks = page.locator(f"[data-figure=losses] .end.{name}")
+        for at, tokens in enumerate(found.loss[name]):
+            box = marks.nth(at).bounding_box()
+            middle = box["y"] + box["height"] / 2
+            if tokens > 1000:  # not within the lengths measured
+                assert middle < axis["y"]
+                continue
+            share = (axis["y"] + axis["height"] - middle) / axis["height"]
+            assert share == pytest.approx(np.log(tokens / 17) / np.log(1000 / 17), abs=0.01)
+
+
+def test_lengths_answer_to_hover_keys_and_clicks(show):
+    found = random_lengths()
+    page = show(found, random_profile(4, 1, 2, blocks=4), hash="#with=1")
+    page.focus("[data-figure=lengths]")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    rows = found.accuracy.query("length == 50").to_dict("records")
+    said = [f"{name} {100 * row['accuracy']:.0f} % ({row['low']:.2f} to {row['high']:.2f})"
+            for name, row in zip(("all", "1 hop", "2 hops", "3 hops"), rows, strict=True)]  # fmt: skip
+    assert page.inner_text("[role=status]") == ", ".join(["50 tokens", *said, "published 88 %"])
+    page.hover("[data-figure=lengths]", position={"x": 50, "y": 100})
+    assert page.inner_text(".tip").startswith("17 tokens")
+    page.get_by_role("button", name="2 hops").click()
+    assert page.locator("[data-figure=lengths] .line.chosen").count() == 1
+    mark = page.locator("[data-figure=losses] .end.measured").nth(2)
+    mark.scroll_into_view_if_needed()
+    box = mark.bounding_box()
+    page.mouse.move(box["x"] + 4, box["y"] + 40)
+    assert page.locator(".tip div").all_text_contents()[:2] == [
+        "Head 2.0", "half is gone at: measured 40 tokens, predicted beyond all lengths"
+    ]  # fmt: skip
+    for figure in ("looks", "losses", "plane", "grid"):
+        assert page.locator(f"[data-figure={figure}] .lit > *").count() == 1
+    page.mouse.click(box["x"] + 4, box["y"] + 40)
+    assert page.inner_text("[data-panel=head] h2") == "Head 2.0"
+    page.focus("[data-figure=looks]")
+    page.keyboard.press("ArrowUp")
+    assert page.inner_text("[role=status]").startswith("Head 1.0: half of its attention on the next token is gone")
+    ends = page.locator("[data-figure=looks] .chosen .end")
+    assert ends.count() == 1  # measured beyond all lengths, predicted at 500
+    page.get_by_role("button", name="later").click()
+    assert ends.count() == 0
+
+
+def test_the_sentences_say_how_far_it_holds():
+    found = random_lengths()
+    found.accuracy["accuracy"] = 0.0
+    for hops, reach in ((0, 50), (1, 100), (2, 20), (3, 17)):
+        found.accuracy.loc[(found.accuracy["hops"] == hops) & (found.accuracy["length"] <= reach), "accuracy"] = 0.95
+    found.accuracy.loc[found.accuracy["length"] == 1000, "accuracy"] = 0.93  # comes back, but was lost before
+    assert length_sentences(found) == [
+        "Nine answers of ten are right up to 50 tokens; at 1,000 tokens 93 % are.",
+        "With one hop they are up to 100, with 3 hops up to 17.",
+        "3 of 4 heads lose half of their attention on the next token of the path within 1,000 tokens, the first at 40.",
+    ]
+    assert math.isinf(found.loss["measured"][1])
