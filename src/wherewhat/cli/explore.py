@@ -23,8 +23,9 @@ def report(
 ) -> None:
     """Write one HTML page on which every head of a model can be explored; it opens from disk and needs no network.
 
-    Several can be compared side by side; a series of checkpoints plays as a film; lengths are drawn as curves. Gates,
-    made by wherewhat gate with --each-head, join the profile of their model: what is lost without each head.
+    Several can be compared side by side; a series of checkpoints plays as a film; lengths are drawn as curves.
+
+    Gates, made by wherewhat gate with --each-head, join the profile of their model: what is lost without each head.
 
     [bold]Example:[/bold] wherewhat report profiles/smollm2 -o smollm2.html
 

@@ -67,7 +67,7 @@ def write_report(folders: Sequence[str | Path], path: str | Path) -> int:
     return len(content)
 
 
-def load_results(folder: Path) -> list[Source | Gating]:
+def load_results(folder: Path) -> Sequence[Source | Gating]:
     """All that a folder holds of what the page can show."""
     also = [
         kind.load(folder)

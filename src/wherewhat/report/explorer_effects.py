@@ -41,8 +41,7 @@ def gates_of(sources: Sequence[Any], gates: Sequence[Gating]) -> dict[int, Gatin
 
 def single_heads(gating: Gating) -> pd.DataFrame:
     """The rows of heads that were turned off by themselves, without those drawn as a control."""
-    rows = gating.effects
-    return rows[rows["layer"].notna() & rows["head"].notna() & rows["draw"].isna()]
+    return gating.effects.query("layer.notna() and head.notna() and draw.isna()")
 
 
 def effects_data(heads: pd.DataFrame, gating: Gating) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -56,6 +55,6 @@ def effects_data(heads: pd.DataFrame, gating: Gating) -> tuple[dict[str, Any], d
         measures.append(said | {name: first[name] for name in ("before", "units", "control")})
         joined = heads[["layer", "head"]].merge(part, how="left", on=["layer", "head"])
         arrays |= {f"{measure}_{name}": joined[column].to_numpy("f8") for column, name in PARTS.items()}
-    drawn = gating.effects.query("how == 'ablate' and number == 1 and draw == draw")
+    drawn = gating.effects.query("how == 'ablate' and number == 1 and draw.notna()")
     control = drawn["draw"].nunique()
     return {"measures": measures, "ablation": gating.about["ablation"], "control": control}, arrays

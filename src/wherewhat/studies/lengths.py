@@ -76,7 +76,8 @@ class Lengths:
         """What `wherewhat lengths` saved."""
         try:
             about = json.loads((Path(folder) / "lengths.json").read_text(encoding="utf-8"))
-            return Lengths(*(pd.read_parquet(Path(folder) / f"{name}.parquet") for name in TABLES), about)
+            accuracy, heads, loss = (pd.read_parquet(Path(folder) / f"{name}.parquet") for name in TABLES)
+            return Lengths(accuracy, heads, loss, about)
         except (OSError, ValueError) as error:
             raise BadInput(f"{folder}: no lengths, or damaged; give the wherewhat lengths command again") from error
 
