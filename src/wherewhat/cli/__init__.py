@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import BadInput, NotMeasurable
-from . import canonical, explore, gating, lab, lengths, models, theory
+from . import canonical, explore, gating, lab, lengths, models, stretching, theory
 
 app = typer.Typer(
     name="wherewhat",
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.add_typer(models.app)
 app.add_typer(lab.app)
 app.add_typer(lengths.app)
+app.add_typer(stretching.app)
 app.add_typer(canonical.app)
 app.add_typer(theory.app)
 app.add_typer(explore.app)

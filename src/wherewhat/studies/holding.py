@@ -1,0 +1,176 @@
+"""How far the heads of a real model hold: predicted from short prompts, and measured on prompts that really are longer.
+
+A longer prompt has more statements of its own kind behind its beginning; everything after them keeps its distance to
+the query. Each head is followed at the token of the statements that it attends to most in the short prompt.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from ..capture import capture
+from ..core.stretch import stretch
+from ..core.trace import Trace
+from ..errors import BadInput
+from ..files import write_table
+from ..prompts.prompt import Prompt
+from .cells import run_cells
+from .profile import model_hash
+from .stretching import loss_length
+
+CLOSE = 1.5  # a prediction within this factor counts as close
+
+
+@dataclass(frozen=True)
+class HoldingCell:
+    """One prompt, lengthened, on one model; `tokens` are those that its heads are followed at."""
+
+    weights: str
+    ids: tuple[int, ...]
+    tokens: tuple[tuple[int, ...], ...]
+    version: int = 1
+
+
+@dataclass(frozen=True)
+class Holding:
+    """`heads`: a row a head, with its attention at the prompts' own length and the length at which that is halved,
+    predicted and measured (infinite: not within the lengths). `curves`: its attention at every length measured.
+
+    >>> found.heads.query("predicted < 1000")                         # doctest: +SKIP
+    """
+
+    heads: pd.DataFrame
+    curves: pd.DataFrame
+
+    def save(self, folder: str | Path) -> None:
+        for name, table in vars(self).items():
+            write_table(Path(folder) / f"{name}.parquet", table)
+
+    def agreement(self) -> dict[str, float]:
+        """How well the prediction does: rank correlation over heads of what is left of the attention at the longest
+        length, the mean absolute error of it, and of the heads that really lose their token the share whose length
+        is predicted within a factor of 1.5."""
+        if self.curves.empty:
+            return {}
+        last = self.curves.query(f"length == {self.curves['length'].max()}").merge(self.heads, on=["layer", "head"])
+        left = [(last[f"{name}_x"] / last["attention"]).to_numpy() for name in ("predicted", "measured")]
+        lost = self.heads[np.isfinite(self.heads["measured"])]
+        apart = np.abs(np.log(lost["predicted"].to_numpy() / lost["measured"].to_numpy()))
+        return {
+            "rank correlation": float(spearmanr(*left).statistic),
+            "mean error": float(np.abs(left[0] - left[1]).mean()),
+            "lost": len(lost),
+            "close": float((apart <= np.log(CLOSE)).mean()) if len(lost) else float("nan"),
+        }
+
+
+def holding(
+    model: Any,
+    prompts: Sequence[Prompt],
+    longest: int,
+    folder: Path | None = None,
+    *,
+    measure: Sequence[int] = (),
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Holding:
+    """Predict from the prompts alone up to `longest` tokens; run the model at the lengths of `measure` only.
+
+    >>> found = holding(model, binding(tokenizer, pairs=16, samples=4), longest=2048)             # doctest: +SKIP
+    """
+    tokens = {len(prompt.ids) for prompt in prompts}
+    if len(tokens) > 1 or not all(len(prompt.blocks) > 2 for prompt in prompts):
+        raise BadInput("the prompts must have equal lengths, with three or more blocks each")
+    (own,) = tokens
+    grid = sorted({length for length in measure if length > own})
+    if longest <= own or (grid and grid[-1] > longest):
+        raise BadInput(f"lengths go from {own + 1}, beyond the prompts' own, to {longest}")
+    weights, total = model_hash(model), len(prompts) * (1 + len(grid))
+    predicted, measured, actual = [], [], []
+    for number, prompt in enumerate(prompts):
+        trace = capture(model, torch.tensor([prompt.ids]))
+        followed = most_attended(trace, prompt)
+        predicted.append(predict(trace, prompt, followed, longest))
+        progress("short prompts", number * (1 + len(grid)) + 1, total)
+        longer = [lengthen(prompt, prompts, length, seed + number) for length in grid]
+        actual.append([len(ids) for ids in longer])
+        cells = [HoldingCell(weights, ids, tuple(map(tuple, followed.tolist()))) for ids in longer]
+
+        def compute(cell: HoldingCell, followed: Tensor = followed, own: int = own) -> dict[str, Tensor]:
+            seen = capture(model, torch.tensor([cell.ids]))
+            return {"attention": attention_on(seen, followed + len(cell.ids) - own)}
+
+        parts = []
+        for cell, result in zip(cells, run_cells(folder, cells, compute, "runs"), strict=True):
+            parts.append(result["attention"])
+            progress(f"{len(cell.ids)} tokens", number * (1 + len(grid)) + 1 + len(parts), total)
+        measured.append(torch.stack([attention_on(trace, followed), *parts]))
+    lengths = torch.tensor([own, *(torch.tensor(actual).double().mean(0).round().long().tolist() if grid else [])])
+    return Holding(*_tables(trace.layers, lengths, torch.stack(predicted).mean(0), torch.stack(measured).mean(0)))
+
+
+def most_attended(trace: Trace, prompt: Prompt) -> Int[Tensor, "L H"]:
+    """The token of the statements, of those that stand at a distance of their own, that each head attends to most."""
+    start, stop = prompt.blocks[0][0], prompt.blocks[-1][1]
+    rows = [trace.attention_rows(layer)[0, :, start:stop] for layer in range(len(trace.layers))]
+    return torch.stack([row.argmax(-1) for row in rows]).cpu() + start
+
+
+def attention_on(trace: Trace, tokens: Int[Tensor, "L H"]) -> Float[Tensor, "L H"]:
+    """Each head's attention on a token of its own."""
+    rows = torch.stack([trace.attention_rows(layer)[0] for layer in range(len(trace.layers))]).cpu()
+    return rows.gather(2, tokens[..., None])[..., 0]
+
+
+def predict(trace: Trace, prompt: Prompt, tokens: Int[Tensor, "L H"], longest: int) -> Float[Tensor, "L H X"]:
+    """Attention on these tokens at every length from the prompt's own on, from the prompt alone.
+
+    What is inserted is like the statements that are not asked about.
+    """
+    neutral = torch.zeros(1, len(prompt.ids), dtype=torch.bool)
+    for number, block in enumerate(prompt.blocks):
+        neutral[:, slice(*block)] = number != prompt.target
+    start = prompt.blocks[0][0]
+    curves = []
+    for layer in range(len(trace.layers)):
+        far = stretch(trace, layer, neutral, longest, start)
+        own = far.logits[0].gather(1, tokens[layer][:, None, None].expand(-1, 1, far.logits.shape[-1]))[:, 0]
+        curves.append((own - far.log_total[0]).exp())
+    return torch.stack(curves).float().cpu()
+
+
+def lengthen(prompt: Prompt, others: Sequence[Prompt], length: int, seed: int) -> tuple[int, ...]:
+    """The prompt with as many more statements behind its beginning as fit, drawn from all prompts but the one asked."""
+    asked = None if prompt.target is None else prompt.ids[slice(*prompt.blocks[prompt.target])]
+    pool = [one.ids[slice(*block)] for one in others for block in one.blocks]
+    pool = [statement for statement in pool if statement[:-2] != (asked or ())[:-2]]
+    start, draw = prompt.blocks[0][0], random.Random(seed)
+    more = [draw.choice(pool) for _ in range((length - len(prompt.ids)) // len(pool[0]))]
+    return (*prompt.ids[:start], *(token for statement in more for token in statement), *prompt.ids[start:])
+
+
+def _tables(
+    layers: Sequence[int], lengths: Int[Tensor, " G"], predicted: Float[Tensor, "L H X"], measured: Float[Tensor, "G L H"]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    every = torch.arange(int(lengths[0]), int(lengths[0]) + predicted.shape[-1])
+    heads, curves = [], []
+    for layer, head in np.ndindex(*predicted.shape[:2]):
+        at, values = {"layer": layers[layer], "head": head}, measured[:, layer, head]
+        found = loss_length(lengths, values) if len(lengths) > 1 else float("nan")
+        expected = loss_length(every, predicted[layer, head])
+        heads.append(at | {"attention": float(values[0]), "predicted": expected, "measured": found})
+        for number, length in enumerate(lengths.tolist()):
+            both = {"predicted": float(predicted[layer, head, length - lengths[0]]), "measured": float(values[number])}
+            curves.append(at | {"length": length} | both)
+    return pd.DataFrame(heads), pd.DataFrame(curves if len(lengths) > 1 else [], columns=list(curves[0]))
