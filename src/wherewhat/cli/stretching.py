@@ -50,10 +50,11 @@ def stretch(
     from ..capture.check import stated_context
     from ..capture.load import load, load_tokenizer
     from ..errors import BadInput
+    from ..prompts.binding import MOST_PAIRS, binding
     from ..prompts.task import Task, make_prompts
-    from ..report.lengths import show_holding
+    from ..report.holding import show_holding
     from ..report.terminal import progress_bar
-    from ..studies.holding import holding
+    from ..studies.holding import fillers_for, holding
 
     folder = output or Path("stretch") / model_name(model)
     screen = Console(stderr=True, quiet=as_json, markup=False, highlight=False)
@@ -64,8 +65,11 @@ def stretch(
         raise BadInput(f"the model takes {context} tokens, asked for {max([far, *(measure or [])])}")
     tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
     prompts, _ = make_prompts(Task(pairs=pairs, samples=samples), tokenizer, far, seed)
+    fillers = fillers_for(prompts, binding(tokenizer, MOST_PAIRS, samples=1, seed=seed + 1)) if measure else ()
     with stoppable(), progress_bar(screen) as progress:
-        found = holding(loaded, prompts, far, folder / "cells", measure=measure or (), seed=seed, progress=progress)
+        found = holding(
+            loaded, prompts, far, folder / "cells", measure=measure or (), fillers=fillers, seed=seed, progress=progress
+        )
     found.save(folder)
     if as_json:
         heads = found.heads.astype(object).where(found.heads.abs() < math.inf, None).to_dict("records")

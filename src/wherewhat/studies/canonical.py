@@ -162,7 +162,10 @@ def train_cell(cell: SweepCell, progress: Callable[[int], None] = lambda step: N
     names = ("step", "accuracy", "keys", "queries")
     return (
         {name: torch.stack(values) for name, values in zip(names, zip(*seen, strict=True), strict=True)}
-        | {"right": right.mean(1), "by_place": torch.stack([right[:, test.places == place].mean(1) for place in range(task.length)], 1)}
+        | {
+            "right": right.mean(1),
+            "by_place": torch.stack([right[:, test.places == place].mean(1) for place in range(task.length)], 1),
+        }
         | {name: value.mean(0).T for name, value in behaviour.items()}
     )
 

@@ -82,10 +82,12 @@ def holding(
     folder: Path | None = None,
     *,
     measure: Sequence[int] = (),
+    fillers: Sequence[Sequence[tuple[int, ...]]] = (),
     seed: int = 0,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Holding:
-    """Predict from the prompts alone up to `longest` tokens; run the model at the lengths of `measure` only.
+    """Predict from the prompts alone up to `longest` tokens; run the model at the lengths of `measure` only, where
+    prompts grow by their `fillers`, statements of the same width.
 
     >>> found = holding(model, binding(tokenizer, pairs=16, samples=4), longest=2048)             # doctest: +SKIP
     """
@@ -103,7 +105,8 @@ def holding(
         followed = most_attended(trace, prompt)
         predicted.append(predict(trace, prompt, followed, longest))
         progress("short prompts", number * (1 + len(grid)) + 1, total)
-        longer = [lengthen(prompt, prompts, length, seed + number) for length in grid]
+        more = fillers[number] if fillers else ()
+        longer = [lengthen(prompt, length, seed + number, more) for length in grid]
         actual.append([len(ids) for ids in longer])
         cells = [HoldingCell(weights, ids, tuple(map(tuple, followed.tolist()))) for ids in longer]
 
@@ -150,18 +153,39 @@ def predict(trace: Trace, prompt: Prompt, tokens: Int[Tensor, "L H"], longest: i
     return torch.stack(curves).float().cpu()
 
 
-def lengthen(prompt: Prompt, others: Sequence[Prompt], length: int, seed: int) -> tuple[int, ...]:
-    """The prompt with as many more statements behind its beginning as fit, drawn from all prompts but the one asked."""
-    asked = None if prompt.target is None else prompt.ids[slice(*prompt.blocks[prompt.target])]
-    pool = [one.ids[slice(*block)] for one in others for block in one.blocks]
-    pool = [statement for statement in pool if statement[:-2] != (asked or ())[:-2]]
-    start, draw = prompt.blocks[0][0], random.Random(seed)
-    more = [draw.choice(pool) for _ in range((length - len(prompt.ids)) // len(pool[0]))]
-    return (*prompt.ids[:start], *(token for statement in more for token in statement), *prompt.ids[start:])
+def lengthen(prompt: Prompt, length: int, seed: int, fillers: Sequence[tuple[int, ...]] = ()) -> tuple[int, ...]:
+    """The prompt with as many more statements behind its beginning as fit: fillers, or its own that are not asked
+    about, in random order, each again only when all were used."""
+    pool = list(fillers) or [
+        prompt.ids[slice(*block)] for number, block in enumerate(prompt.blocks) if number != prompt.target
+    ]
+    start, draw, more = prompt.blocks[0][0], random.Random(seed), []
+    while len(prompt.ids) + len(more) < length:
+        more += [token for statement in draw.sample(pool, len(pool)) for token in statement]
+    kept = (length - len(prompt.ids)) // len(pool[0]) * len(pool[0])
+    return (*prompt.ids[:start], *more[:kept], *prompt.ids[start:])
+
+
+def fillers_for(prompts: Sequence[Prompt], others: Sequence[Prompt]) -> list[list[tuple[int, ...]]]:
+    """For each prompt the statements of other prompts, of its own width, that do not begin like the one asked about."""
+    made = []
+    for prompt in prompts:
+        width = prompt.blocks[0][1] - prompt.blocks[0][0]
+        asked = "" if prompt.target is None else prompt.labels[prompt.target].split()[0]
+        made.append(sorted({
+            one.ids[slice(*block)]
+            for one in others
+            for block, label in zip(one.blocks, one.labels, strict=True)
+            if block[1] - block[0] == width and label.split()[0] != asked
+        }))  # fmt: skip
+    return made
 
 
 def _tables(
-    layers: Sequence[int], lengths: Int[Tensor, " G"], predicted: Float[Tensor, "L H X"], measured: Float[Tensor, "G L H"]
+    layers: Sequence[int],
+    lengths: Int[Tensor, " G"],
+    predicted: Float[Tensor, "L H X"],
+    measured: Float[Tensor, "G L H"],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     every = torch.arange(int(lengths[0]), int(lengths[0]) + predicted.shape[-1])
     heads, curves = [], []
