@@ -1,6 +1,19 @@
 // Layers down, heads across: the whole model as cells.
 
-import { canvas, cells, circle, colours, cross, frame, key, layer, placeOf, square, triangle, widthOf } from "./chart.js";
+import {
+  canvas,
+  cells,
+  circle,
+  colours,
+  cross,
+  frame,
+  key,
+  layer,
+  placeOf,
+  square,
+  triangle,
+  widthOf,
+} from "./chart.js";
 import { chosenMeasure, counts, harm } from "./effects.js";
 import { change, choose, light, store } from "./store.js";
 import { announce, choices, count, csvFile, h, number, panel, svgFile, tip } from "./ui.js";

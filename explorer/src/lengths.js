@@ -3,7 +3,22 @@
 import { extent } from "d3-array";
 import { scaleLog } from "d3-scale";
 import { area, line } from "d3-shape";
-import { axes, canvas, circle, colours, cross, diamond, frame, layer, placeOf, smallWords, square, triangle, unit, widthOf } from "./chart.js";
+import {
+  axes,
+  canvas,
+  circle,
+  colours,
+  cross,
+  diamond,
+  frame,
+  layer,
+  placeOf,
+  smallWords,
+  square,
+  triangle,
+  unit,
+  widthOf,
+} from "./chart.js";
 import { announce, choices, count, csvFile, number, panel, percent, svgFile, tip } from "./ui.js";
 
 export const MARGIN = { left: 46, top: 30, right: 16, bottom: 42 };
@@ -72,7 +87,11 @@ export function accuracy(source) {
       .data(hops.flatMap((one, hop) => (one ? [hop] : [])))
       .join("path")
       .attr("fill", shade)
-      .attr("d", (hop) => trace(hop).map(([px, py]) => MARKS[hops[hop] % MARKS.length](px, py, 2.7)).join(""));
+      .attr("d", (hop) =>
+        trace(hop)
+          .map(([px, py]) => MARKS[hops[hop] % MARKS.length](px, py, 2.7))
+          .join(""),
+      );
     layer(group, "published")
       .selectAll("path")
       .data([source.published])

@@ -16,7 +16,8 @@ const ENDS = ["measured", "predicted"];
 /** A head's attention at every length. */
 const seen = (source, place, at) => source.lengths.map((_, n) => source.array(place)[n * source.count + at]);
 const shadeOf = (source, at) => colours().layer(source.row[at] / Math.max(1, source.layers.length - 1));
-const chosenOf = (source) => store.state.heads.map((label) => source.places.get(label)).filter((at) => at !== undefined);
+const chosenOf = (source) =>
+  store.state.heads.map((label) => source.places.get(label)).filter((at) => at !== undefined);
 
 /** A figure in which heads are hovered, clicked and moved through. */
 function answering(svg, source, under, tips) {
@@ -94,7 +95,8 @@ export function looks(source) {
   function mark() {
     const heads = chosenOf(source);
     over("chosen", heads);
-    const ends = place !== "next" ? [] : heads.flatMap((at) => ENDS.map((end) => [end, source.array(end)[at], values[at][0] / 2]));
+    const ends =
+      place !== "next" ? [] : heads.flatMap((at) => ENDS.map((end) => [end, source.array(end)[at], values[at][0] / 2]));
     const group = layer(layer(svg, "frame"), "chosen");
     group
       .selectAll("path.end")
@@ -127,17 +129,29 @@ export function looks(source) {
     },
     (at, [px]) => {
       const n = column(px);
-      return [`Head ${source.labels[at]} at ${count(source.lengths[n])} tokens`, `${percent(values[at][n])} on ${PLACES[place]}`, `half is gone at: ${lossWords(source, at)}`];
+      return [
+        `Head ${source.labels[at]} at ${count(source.lengths[n])} tokens`,
+        `${percent(values[at][n])} on ${PLACES[place]}`,
+        `half is gone at: ${lossWords(source, at)}`,
+      ];
     },
   );
-  return { ...shown, draw, mark, light: (label) => values && over("lit", source.places.has(label) ? [source.places.get(label)] : []) };
+  return {
+    ...shown,
+    draw,
+    mark,
+    light: (label) => values && over("lit", source.places.has(label) ? [source.places.get(label)] : []),
+  };
 }
 
 export function losses(source) {
-  const svg = canvas("The length at which every head loses the next token of its path. Arrow keys move through heads.", {
-    interactive: true,
-    name: "losses",
-  });
+  const svg = canvas(
+    "The length at which every head loses the next token of its path. Arrow keys move through heads.",
+    {
+      interactive: true,
+      name: "losses",
+    },
+  );
   const shown = panel(
     "losses",
     "Where heads lose their token",
@@ -149,7 +163,9 @@ export function losses(source) {
           source.labels.map((head, at) => ({
             head,
             attention: seen(source, "next", at)[0],
-            ...Object.fromEntries(ENDS.map((end) => [end, Number.isFinite(source.array(end)[at]) ? source.array(end)[at] : ""])),
+            ...Object.fromEntries(
+              ENDS.map((end) => [end, Number.isFinite(source.array(end)[at]) ? source.array(end)[at] : ""]),
+            ),
           })),
         ),
       svg: () => svgFile(`${source.name}-losses`, svg.node()),
@@ -170,7 +186,9 @@ export function losses(source) {
       format: (at) => source.labels[at] ?? "",
       upFormat: round,
     });
-    layer(group, "across").selectAll(".tick text").attr("dx", step / 2);
+    layer(group, "across")
+      .selectAll(".tick text")
+      .attr("dx", step / 2);
     for (const name of ["lit", "chosen"]) layer(group, name);
     const marks = source.labels.flatMap((_, at) =>
       ENDS.map((end, side) => [end, at, source.array(end)[at], (at + 0.5 + (side - 0.5) * 0.36) * step]),
@@ -181,7 +199,9 @@ export function losses(source) {
       .join("path")
       .attr("class", (d) => `end ${d[0]}`)
       .attr("d", ([end, , length, px]) =>
-        length <= source.lengths.at(-1) ? (end === "measured" ? circle : diamond)(px, y(length), 4) : triangle(px, -5, 4),
+        length <= source.lengths.at(-1)
+          ? (end === "measured" ? circle : diamond)(px, y(length), 4)
+          : triangle(px, -5, 4),
       );
     mark();
   }
@@ -201,7 +221,16 @@ export function losses(source) {
     svg,
     source,
     ([px]) => (px >= 0 && px < source.count * step ? Math.floor(px / step) : undefined),
-    (at) => [`Head ${source.labels[at]}`, `half is gone at: ${lossWords(source, at)}`, `at first ${percent(seen(source, "next", at)[0])} on the next token`],
+    (at) => [
+      `Head ${source.labels[at]}`,
+      `half is gone at: ${lossWords(source, at)}`,
+      `at first ${percent(seen(source, "next", at)[0])} on the next token`,
+    ],
   );
-  return { ...shown, draw, mark, light: (label) => step && box("lit", source.places.has(label) ? [source.places.get(label)] : []) };
+  return {
+    ...shown,
+    draw,
+    mark,
+    light: (label) => step && box("lit", source.places.has(label) ? [source.places.get(label)] : []),
+  };
 }
