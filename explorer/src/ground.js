@@ -3,7 +3,8 @@
 import { colours, layer, smallWords } from "./chart.js";
 
 /** The more focused a head, the larger its dot. */
-export const radius = (entropy) => 2.6 + 4.2 * Math.sqrt(1 - Math.min(1, Math.max(0, Number.isNaN(entropy) ? 1 : entropy)));
+export const radius = (entropy) =>
+  2.6 + 4.2 * Math.sqrt(1 - Math.min(1, Math.max(0, Number.isNaN(entropy) ? 1 : entropy)));
 
 /** The corners that name a head, each with its word. */
 export function corners(group, { high, low }, size) {

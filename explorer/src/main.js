@@ -130,7 +130,10 @@ function guideDialog() {
       "Choosing",
       "Hover names a head, click chooses it, click with shift adds one, dragging in the plane chooses all inside. In the plane or the grid, arrow keys go through heads and layers. Escape clears.",
     ],
-    ["Without a head", "Where single heads were turned off, the grid can be coloured by what becomes of the model without them, and a head's panel has the numbers."],
+    [
+      "Without a head",
+      "Where single heads were turned off, the grid can be coloured by what becomes of the model without them, and a head's panel has the numbers.",
+    ],
     ["Frequencies", "Click a frequency to see the whole plane at it alone; again, or Escape, to return."],
     [
       "Taking it along",

@@ -55,11 +55,7 @@ export function choices(label, options, chosen, choose) {
 
 /** A head by its name, to choose it. */
 export const headButton = (label, choose) =>
-  h(
-    "button",
-    { type: "button", class: "quiet", "aria-label": `Head ${label}`, onclick: () => choose(label) },
-    label,
-  );
+  h("button", { type: "button", class: "quiet", "aria-label": `Head ${label}`, onclick: () => choose(label) }, label);
 
 const TERMS = {
   "positional score": "1: attention stays at its places when contents are swapped. 0: it does not.",

@@ -39,7 +39,10 @@ export function sentence(source, at, state) {
 export const lossWords = (source, at) =>
   ["measured", "predicted"]
     .map((end) => [end, source.array(end)[at]])
-    .map(([end, tokens]) => `${end} ${Number.isFinite(tokens) ? `${count(Math.round(tokens))} tokens` : "beyond all lengths"}`)
+    .map(
+      ([end, tokens]) =>
+        `${end} ${Number.isFinite(tokens) ? `${count(Math.round(tokens))} tokens` : "beyond all lengths"}`,
+    )
     .join(", ");
 
 const lossSentence = (source, at) =>
