@@ -125,5 +125,6 @@ def losses(model: PreTrainedModel, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B 
     for some in ids.split(max(1, BATCH // ids.shape[1])):
         with quiet_evaluation(model):
             logits = model(input_ids=some[:, :-1], use_cache=False).logits.float()
-        rows.append(cross_entropy(logits.transpose(1, 2), some[:, 1:], reduction="none").cpu())
+        loss = cross_entropy(logits.flatten(0, 1), some[:, 1:].flatten(), reduction="none")
+        rows.append(loss.view(len(some), -1).cpu())
     return torch.cat(rows)
