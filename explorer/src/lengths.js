@@ -28,7 +28,7 @@ const MARKS = [circle, square, diamond, triangle];
 export const tokens = (source, width) => scaleLog(extent(source.lengths), [0, width]);
 export const round = (value) => (/^[125]0*$/.test(String(value)) ? count(value) : "");
 
-export const hopsOf = (hops) => (hops ? `${hops} ${hops === 1 ? "hop" : "hops"}` : "all");
+const hopsOf = (hops) => (hops ? `${hops} ${hops === 1 ? "hop" : "hops"}` : "all");
 
 export function accuracy(source) {
   const svg = canvas("", { interactive: true, name: "lengths" });
@@ -168,4 +168,4 @@ export function accuracy(source) {
 const gap = (one, other) => Math.abs(Math.log(one / other));
 
 const hint = (source) =>
-  `The same ${count(source.asked)} sequences at every length, with more symbols on their left. Shaded: the 95 % interval of the line that is chosen.${source.published.length ? " Crosses: what was published, for all numbers of hops." : ""}`;
+  `The same ${count(source.asked)} sequences at every length, with more symbols on their left. Shaded: Wilson's interval (95 %) of the line that is chosen.${source.published.length ? " Crosses: what was published, for all numbers of hops." : ""}`;

@@ -26,7 +26,7 @@ export function without(source) {
     head = at;
     const whole = isPart(source, store.state) ? "Of whole heads. " : "";
     const how = `replaced by ${ablation === "mean" ? "its mean" : "zero"}`;
-    const chance = `Against random: less the mean of ${count(control)} single heads; bold where the 95 % interval excludes 0, which a few do by chance.`;
+    const chance = `Against random: less the mean of ${count(control)} single heads; bold where its interval (95 %, over prompts and heads) excludes 0, which a few do by chance.`;
     shown.retitle(at === undefined ? "Missed most" : `Without head ${source.labels[at]}`);
     shown.rehint(
       at === undefined
@@ -44,7 +44,7 @@ function numbers(source, { name, before, units, control }, at) {
 }
 
 function table(source, at) {
-  const titles = ["", "better", "of", "with it", "without it", "change", "at random", "against random"];
+  const titles = ["", "better", "prompts", "with it", "without it", "change", "at random", "against random"];
   const line = (measure) => {
     const found = numbers(source, measure, at);
     const range = (value, low, high) => `${signed(value)} (${signed(low)} to ${signed(high)})`;
