@@ -1,4 +1,4 @@
-"""Rotation geometry on paper: planes in use, queries and keys on one of them, and how discrepancy shrinks with length."""
+"""Rotation geometry on paper: planes in use, queries and keys on one of them, and discrepancy over length."""
 
 from __future__ import annotations
 

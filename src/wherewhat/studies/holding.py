@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 from torch import Tensor
 
 from ..capture import capture
@@ -64,12 +64,14 @@ class Holding:
         if self.curves.empty:
             return {}
         last = self.curves.query(f"length == {self.curves['length'].max()}").merge(self.heads, on=["layer", "head"])
-        left = [(last[f"{name}_x"] / last["attention"]).to_numpy() for name in ("predicted", "measured")]
+        expected, seen = (
+            last[f"{name}_x"].to_numpy() / last["attention"].to_numpy() for name in ("predicted", "measured")
+        )
         lost = self.heads[np.isfinite(self.heads["measured"])]
         apart = np.abs(np.log(lost["predicted"].to_numpy() / lost["measured"].to_numpy()))
         return {
-            "rank correlation": float(spearmanr(*left).statistic),
-            "mean error": float(np.abs(left[0] - left[1]).mean()),
+            "rank correlation": float(np.corrcoef(rankdata(expected), rankdata(seen))[0, 1]),
+            "mean error": float(np.abs(expected - seen).mean()),
             "lost": len(lost),
             "close": float((apart <= np.log(CLOSE)).mean()) if len(lost) else float("nan"),
         }
@@ -99,10 +101,10 @@ def holding(
     if longest <= own or (grid and grid[-1] > longest):
         raise BadInput(f"lengths go from {own + 1}, beyond the prompts' own, to {longest}")
     weights, total = model_hash(model), len(prompts) * (1 + len(grid))
-    predicted, measured, actual = [], [], []
+    predicted, measured, actual, layers = [], [], [], []
     for number, prompt in enumerate(prompts):
         trace = capture(model, torch.tensor([prompt.ids]))
-        followed = most_attended(trace, prompt)
+        layers, followed = trace.layers, most_attended(trace, prompt)
         predicted.append(predict(trace, prompt, followed, longest))
         progress("short prompts", number * (1 + len(grid)) + 1, total)
         more = fillers[number] if fillers else ()
@@ -120,11 +122,11 @@ def holding(
             progress(f"{len(cell.ids)} tokens", number * (1 + len(grid)) + 1 + len(parts), total)
         measured.append(torch.stack([attention_on(trace, followed), *parts]))
     lengths = torch.tensor([own, *(torch.tensor(actual).double().mean(0).round().long().tolist() if grid else [])])
-    return Holding(*_tables(trace.layers, lengths, torch.stack(predicted).mean(0), torch.stack(measured).mean(0)))
+    return Holding(*_tables(layers, lengths, torch.stack(predicted).mean(0), torch.stack(measured).mean(0)))
 
 
 def most_attended(trace: Trace, prompt: Prompt) -> Int[Tensor, "L H"]:
-    """The token of the statements, of those that stand at a distance of their own, that each head attends to most."""
+    """The token of the statements that each head attends to most."""
     start, stop = prompt.blocks[0][0], prompt.blocks[-1][1]
     rows = [trace.attention_rows(layer)[0, :, start:stop] for layer in range(len(trace.layers))]
     return torch.stack([row.argmax(-1) for row in rows]).cpu() + start
