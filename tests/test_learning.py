@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from wherewhat.lab import Recipe, load_checkpoint
 from wherewhat.lab.train import accuracy_by_hops
+from wherewhat.report.geometry_figures import draw_learning
+from wherewhat.report.learning import show_learning
+from wherewhat.studies.discrepancies import discrepancy_curves
 from wherewhat.studies.dynamics import Dynamics, purity_table
-from wherewhat.studies.learning import PUBLISHED, in_words, reproduce_learning
+from wherewhat.studies.learning import PUBLISHED, at_lengths, in_words, reproduce_learning
 from wherewhat.studies.multihop import train_task
 from wherewhat.tasks import TASKS, Number
 
@@ -28,8 +32,16 @@ def few(monkeypatch):
 
 def test_all_tables_come_out_and_nothing_is_done_twice(few, tmp_path):
     recipe = {"tasks": ("number",), "seeds": (3, 4), "recipe": lambda seed: Recipe(steps=2, batch=8, seed=seed)}
-    made = reproduce_learning(tmp_path, **recipe, prompts=(12, 5))
+    made = reproduce_learning(tmp_path, **recipe, prompts=(12, 5), longest=20)
     made.save(tmp_path / "results")
+    draw_learning(made, discrepancy_curves([3, 9]), tmp_path)
+    drawn = {path.name for path in (tmp_path / "results").glob("*.png")}
+    assert drawn == {f"dynamics-{name}.png" for name in ("discrepancy", "geometry-number", "lengths-number")}
+    assert made.lengths.query("seed == 4 and hops == 0")["length"].tolist() == [17, 20]
+    assert len(made.geometry) == len(made.loss) == 2 * 12  # seeds, heads
+    with (tmp_path / "shown.txt").open("w") as shown:
+        show_learning(made, Console(file=shown, width=120))
+    assert "slope" in (tmp_path / "shown.txt").read_text()
     assert list(made.comparison["finding"]) == list(PUBLISHED["number"])
     assert {"published", "seed 3", "seed 4"} <= set(made.comparison.columns)
     assert len(made.heads) == 2 * 2 * 12  # seeds, checkpoints at 0 and 2, heads
@@ -38,7 +50,7 @@ def test_all_tables_come_out_and_nothing_is_done_twice(few, tmp_path):
     assert Dynamics.load(tmp_path / "number-3" / "dynamics").about["prompts"] == 12
     assert Dynamics.load(tmp_path / "number-4" / "dynamics").about["prompts"] == 5
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cells/*")}
-    again = reproduce_learning(tmp_path, **recipe, prompts=(12, 5))
+    again = reproduce_learning(tmp_path, **recipe, prompts=(12, 5), longest=20)
     pd.testing.assert_frame_equal(again.heads, pd.read_parquet(tmp_path / "results" / "dynamics-heads.parquet"))
     assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cells/*")}
 
@@ -69,6 +81,11 @@ def test_findings_are_told_as_the_paper_tells_them():
         "step at which 1, 2, 3, 4 hops first reach 99 %": "100 200 never",
         "mean frequency ID by layer": "0 10 20 30",
     }
+
+
+def test_accuracy_at_some_lengths_in_words():
+    table = pd.DataFrame({"hops": [0, 0, 1], "length": [100, 1000, 300], "accuracy": [0.6, 0.02, 0.9]})
+    assert at_lengths(table) == {"accuracy at 100, 300, 1000, 5000 tokens": "0.60 - 0.02 -"}
 
 
 def test_the_command_goes_on_with_what_is_there(few, tmp_path, run, refuse):

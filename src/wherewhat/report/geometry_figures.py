@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -10,9 +12,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..files import write_table
 from ..studies.geometry import Geometry
-from ..studies.learning import MEAN_FREQUENCY
-from .figures import INK, NEITHER, WHAT, WHERE, name_figure, new_figure
+from ..studies.learning import MEAN_FREQUENCY, Learning
+from ..studies.lengths import Lengths
+from .figures import INK, NEITHER, WHAT, WHERE, name_figure, new_figure, save_drawn
+from .length_figures import length_curves
 
 STEPS = mpl.colormaps["plasma"]
 MOST_POINTS = 400  # of each kind that are drawn
@@ -26,6 +31,18 @@ def geometry_figure(found: Geometry, task: str) -> Figure:
     _plane(right, found)
     name_figure(figure, f"{task}: rotation planes in use")
     return figure
+
+
+def draw_learning(made: Learning, curves: pd.DataFrame, folder: Path) -> None:
+    """Of the first run of each task the planes in use and how far it holds, and the discrepancy: with its table."""
+    results = folder / "results"
+    write_table(results / "dynamics-discrepancy.parquet", curves)
+    save_drawn(results / "dynamics-discrepancy.png", lambda: discrepancy_figure(curves))
+    for task, runs in made.test.groupby("task"):
+        run = folder / f"{task}-{runs['seed'].min()}"
+        held, far = Geometry.load(run / "geometry"), Lengths.load(run / "lengths")
+        save_drawn(results / f"dynamics-geometry-{task}.png", partial(geometry_figure, held, str(task)))
+        save_drawn(results / f"dynamics-lengths-{task}.png", partial(length_curves, far, str(task)))
 
 
 def _use(axes: Axes, found: Geometry, task: str) -> None:

@@ -55,6 +55,21 @@ def show_learning(made: Learning, console: Console) -> None:
     shown |= {"last_later": "later", "lost_zero_1": "lost, 1", "lost_zero_4": "lost, 4"}
     first = made.roles.query(f"seed == {made.roles['seed'].min()}")
     console.print(Padding(_table(first.filter(shown).rename(columns=shown)), (0, 2, 1, 2)))
+    console.print(Text("Rotation planes of the heads of the first seed", "bold"))
+    console.print(
+        "The mean frequency in use; of the plane used most how far keys point one way, the turn of the queries for "
+        "each further step, in angles of the plane, and how far they keep to it."
+    )
+    shown = {
+        "task": "task",
+        "layer": "layer",
+        "mean_frequency": "mean ID",
+        "mean_angle": "angle",
+        "frequency": "most used",
+    }
+    shown |= {"concentration": "keys aligned", "slope": "slope", "fan": "fan"}
+    first = made.geometry.query(f"seed == {made.geometry['seed'].min()}")
+    console.print(Padding(_table(first.filter(shown).rename(columns=shown)), (0, 2, 1, 2)))
 
 
 def _heads(last: pd.DataFrame, purity: pd.DataFrame) -> Table:

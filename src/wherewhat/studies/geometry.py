@@ -42,9 +42,13 @@ class Geometry:
     use: pd.DataFrame
     points: pd.DataFrame
 
-    def save(self, folder: str | Path, prefix: str = "") -> None:
+    def save(self, folder: str | Path) -> None:
         for name, table in vars(self).items():
-            write_table(Path(folder) / f"{prefix}{name}.parquet", table)
+            write_table(Path(folder) / f"{name}.parquet", table)
+
+    @staticmethod
+    def load(folder: str | Path) -> Geometry:
+        return Geometry(*(pd.read_parquet(Path(folder) / f"{name}.parquet") for name in ("heads", "use", "points")))
 
 
 def geometry(model: Transformer, sequences: Sequences) -> Geometry:

@@ -17,7 +17,9 @@ from ..lab.train import accuracy_by_hops
 from ..tasks import TASKS, Sequences
 from .cells import run_cells
 from .dynamics import Dynamics, dynamics, views_of_sequences
+from .geometry import geometry
 from .layers import name_layers
+from .lengths import GRID, lengths
 from .multihop import train_task
 from .profile import weights_hash
 from .roles import measure_roles, role_table
@@ -42,6 +44,7 @@ PUBLISHED = {
         "pure symbolic, gamma 0.05": "layers 5-11",
         "step at which 1, 2, 3, 4 hops first reach 99 %": "~2000, then ~3300-4000",
         "mean frequency ID by layer": "1 2 2 2 10, then 37-39",
+        "accuracy at 100, 300, 1000, 5000 tokens": "~.74 ~.47 ~.20 ~.04",
     },
     "letter": {
         "pure positional, gamma 0.1": "none",
@@ -52,6 +55,7 @@ PUBLISHED = {
         "pure symbolic, gamma 0.05": "not stated",
         "step at which 1, 2, 3, 4 hops first reach 99 %": "all ~3000",
         "mean frequency ID by layer": "18 32 42 37 40 38 41 38 41 39 38 40",
+        "accuracy at 100, 300, 1000, 5000 tokens": "not stated, ~.99 ~.86 ~.48",
     },
 }
 
@@ -76,11 +80,17 @@ class Learning:
     purity: pd.DataFrame
     roles: pd.DataFrame
     test: pd.DataFrame
+    geometry: pd.DataFrame
+    lengths: pd.DataFrame
+    loss: pd.DataFrame
     comparison: pd.DataFrame
 
     def small_tables(self) -> dict[str, pd.DataFrame]:
         """Those that fit on a screen."""
-        return {"comparison": self.comparison, "test": self.test, "purity": self.purity, "roles": self.roles}
+        return {
+            "comparison": self.comparison, "test": self.test, "purity": self.purity, "roles": self.roles,
+            "geometry": self.geometry, "lengths": self.lengths, "loss": self.loss,
+        }  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
         for name, table in vars(self).items():
@@ -94,6 +104,7 @@ def reproduce_learning(
     *,
     recipe: Callable[[int], Recipe] = lambda seed: Recipe(seed=seed),
     prompts: tuple[int, int] = (FULL, PART),
+    longest: int = max(GRID),
     training: Callable[[str, int, int, float, float], None] = lambda run, step, steps, loss, accuracy: None,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Learning:
@@ -117,9 +128,17 @@ def reproduce_learning(
             progress(f"{name}: test and roles", 0, 1)
             found = {"heads": watched.heads, "accuracy": watched.accuracy, "purity": watched.purity}
             found |= at_the_end(run, task, validation[: prompts[1]], test, final_scores(watched))
+            held = geometry(load_checkpoint(run), validation[: prompts[1]])
+            held.save(run / "geometry")
+            far = lengths(
+                load_checkpoint(run), task, run / "lengths" / "cells", grid=[at for at in GRID if at <= longest],
+                progress=lambda what, done, total, name=name: progress(f"{name}: {what}", done, total),
+            )  # fmt: skip
+            far.save(run / "lengths")
+            found |= {"geometry": held.heads, "lengths": far.accuracy, "loss": far.loss}
             for part, table in found.items():
                 parts.setdefault(part, []).append(table.assign(task=task, seed=seed))
-            compared.setdefault(task, {})[f"seed {seed}"] = in_words(watched)
+            compared.setdefault(task, {})[f"seed {seed}"] = in_words(watched) | at_lengths(far.accuracy)
     joined = {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
     return Learning(**joined, comparison=compare_with_paper(compared))
 
@@ -165,6 +184,17 @@ def in_words(watched: Dynamics) -> dict[str, str]:
     made["step at which 1, 2, 3, 4 hops first reach 99 %"] = " ".join(learnt)
     made["mean frequency ID by layer"] = " ".join(f"{number:.0f}" for number in _last_step(watched)["mean_frequency"])
     return made
+
+
+def at_lengths(accuracy: pd.DataFrame) -> dict[str, str]:
+    """Accuracy over all hops at some lengths, as the paper's figure shows it."""
+    whole = accuracy.query("hops == 0")
+    shares = dict(zip(whole["length"], whole["accuracy"], strict=True))
+    return {
+        "accuracy at 100, 300, 1000, 5000 tokens": " ".join(
+            f"{shares[length]:.2f}" if length in shares else "-" for length in (100, 300, 1000, 5000)
+        )
+    }
 
 
 def _last_step(watched: Dynamics) -> pd.DataFrame:
