@@ -61,8 +61,9 @@ def stretch(
     loaded = load(model, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
     context = stated_context(loaded)
     far = longest or min(context or 8192, 8192)
-    if context is not None and max([far, *(measure or [])]) > context:
-        raise BadInput(f"the model takes {context} tokens, asked for {max([far, *(measure or [])])}")
+    most = max(far, *(measure or [0]))
+    if context is not None and most > context:
+        raise BadInput(f"the model takes {context} tokens, asked for {most}")
     tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
     prompts, _ = make_prompts(Task(pairs=pairs, samples=samples), tokenizer, far, seed)
     fillers = fillers_for(prompts, binding(tokenizer, MOST_PAIRS, samples=1, seed=seed + 1)) if measure else ()

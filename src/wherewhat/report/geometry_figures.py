@@ -61,12 +61,13 @@ def _use(axes: Axes, found: Geometry, task: str) -> None:
 
 
 def _plane(axes: Axes, found: Geometry) -> None:
+    drawn: Any = None
     head = found.heads.nlargest(1, "concentration").to_dict("records")[0]
     points: Any = found.points.query(f"layer == {head['layer']} and head == {head['head']}")
     for what, many, mark in (("key", "keys", "s"), ("query", "queries", "o")):
         those = points.query(f"what == '{what}'").head(MOST_POINTS)
         x, y = (those[name] / np.hypot(points["x"], points["y"])[points["what"] == what].max() for name in "xy")
-        colour = {"color": NEITHER} if what == "key" else {"c": those["steps"], "cmap": STEPS}
+        colour: Any = {"color": NEITHER} if what == "key" else {"c": those["steps"], "cmap": STEPS}
         drawn = axes.scatter(x, y, s=10, marker=mark, lw=0, alpha=0.8, label=many, gid=what, **colour)
     axes.figure.colorbar(drawn, ax=axes, label="steps asked for", shrink=0.8)
     axes.set(aspect="equal", xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), xticks=[], yticks=[])

@@ -121,6 +121,7 @@ def slope_of_phases(
     """
     points = points.to(torch.complex128)
     centre, reach = torch.zeros(points.shape[1], dtype=torch.float64), torch.pi
+    close = torch.zeros(SLOPES, points.shape[1])
     for _ in range(2):
         tried = centre + reach * torch.linspace(-1, 1, SLOPES, dtype=torch.float64)[:, None]  # S H
         back = torch.polar(torch.ones((), dtype=torch.float64), -tried[:, None] * steps[:, None])  # S B H

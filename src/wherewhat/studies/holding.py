@@ -63,11 +63,11 @@ class Holding:
         is predicted within a factor of 1.5."""
         if self.curves.empty:
             return {}
-        last = self.curves.query(f"length == {self.curves['length'].max()}").merge(self.heads, on=["layer", "head"])
+        last: Any = self.curves.query(f"length == {self.curves['length'].max()}").merge(self.heads, on=["layer", "head"])
         expected, seen = (
             last[f"{name}_x"].to_numpy() / last["attention"].to_numpy() for name in ("predicted", "measured")
         )
-        lost = self.heads[np.isfinite(self.heads["measured"])]
+        lost: Any = self.heads[np.isfinite(self.heads["measured"])]
         apart = np.abs(np.log(lost["predicted"].to_numpy() / lost["measured"].to_numpy()))
         return {
             "rank correlation": float(np.corrcoef(rankdata(expected), rankdata(seen))[0, 1]),
