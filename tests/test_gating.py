@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -10,13 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 from scipy.stats import bootstrap
 
 import wherewhat as ww
 from conftest import weights
 from wherewhat.prompts import binding, plain_text, repeats
+from wherewhat.report.gating import show_gating
 from wherewhat.studies.behaviour import losses, of_language_model, of_task
-from wherewhat.studies.gating import effect_table, run_gating
+from wherewhat.studies.gating import Gating, effect_table, run_gating
 from wherewhat.studies.selections import profile_embedded, select
 from wherewhat.studies.trials import RANDOM, Trials
 
@@ -126,6 +129,36 @@ def test_changes_are_paired_and_their_intervals_those_of_scipy() -> None:
     assert row["after"] - row["before"] == pytest.approx(row["change"])
     expected = bootstrap((changes[0].numpy(),), np.mean, method="percentile", rng=1).confidence_interval
     assert (row["low"], row["high"]) == pytest.approx(tuple(expected), abs=0.01)
+
+
+def test_single_heads_are_compared_with_all_of_them() -> None:
+    made = Trials(heads_table(), planes=8)
+    trials = made.each_head()
+    heads = len(trials) // 2
+    assert heads == 11  # one has no scores
+    assert made.controls(trials) == []
+    before = torch.zeros(5)
+    changes = torch.arange(heads).double()[:, None] + torch.linspace(-1, 1, 5)
+    results = [{"text_loss": before + change} for change in changes.repeat(2, 1)]
+    table = effect_table({"text_loss": before}, trials, results, seed=0)
+    alone = table[table["draw"].isna()]
+    assert [(row["layer"], row["head"]) for row in alone.to_dict("records")] == made.heads
+    assert alone["control"].tolist() == pytest.approx([5.0] * heads)
+    assert alone["against"].tolist() == pytest.approx([at - 5 for at in range(heads)])
+    spread = bootstrap((np.arange(heads),), np.mean, method="percentile", rng=1).confidence_interval
+    assert alone["against_low"].iloc[0] == pytest.approx(-spread.high, abs=0.3)  # over heads; over units it is none
+    console = Console(record=True, width=80)
+    show_gating(Gating(table, {"ablation": "mean"}), console)
+    said = console.export_text()
+    assert "heads by themselves count; shown: the 5 most" in said
+    assert len(re.findall(r"ablate head \d\.\d", said)) == 5
+
+
+def test_a_head_that_is_named_by_its_layer_alone_is_that_head() -> None:
+    made = Trials(heads_table(layers=3, heads=1), planes=8)
+    trial = made.trial("1", "ablate", select("1"))
+    assert (trial.number, trial.alone) == (1, (1, 0))
+    assert made.trial("twice", "ablate", [(1,), (1, 0), (0, 0)]).number == 2
 
 
 def test_words_choose_heads_and_frequencies(profiles) -> None:
