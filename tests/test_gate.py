@@ -16,6 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import wherewhat as ww
 from tiny import tiny_model
+from wherewhat.capture.gate import mean_outputs
 from wherewhat.capture.hook import gates, implementation
 from wherewhat.core.bands import band
 from wherewhat.core.frequency import frequency_logits
@@ -212,8 +213,12 @@ def test_an_ablated_head_puts_out_zero_or_its_mean(name: str, kind: str) -> None
     expected = logits(model)
     handle.remove()
     with ww.gate(model, ablate=[(layer, head)], mean_of=other if kind == "mean" else None):
-        assert torch.allclose(logits(model), expected, atol=1e-5)
+        gated = logits(model)
+    assert torch.allclose(gated, expected, atol=1e-5)
     assert not torch.allclose(logits(model), expected, atol=1e-3)
+    if kind == "mean":
+        with ww.gate(model, ablate=[(layer, head)], mean_of=mean_outputs(model, other)):
+            assert torch.equal(logits(model), gated)
 
 
 def state(model: PreTrainedModel) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel, StaticCache
 
@@ -35,17 +35,17 @@ def gate(
     drop: Iterable[Choice] = (),
     freeze: Iterable[Choice] = (),
     ablate: Iterable[Choice] = (),
-    mean_of: Int[Tensor, "B T"] | None = None,
+    mean_of: Int[Tensor, "B T"] | Sequence[Float[Tensor, "H E"]] | None = None,
 ) -> Iterator[None]:
     """Within this context the model runs without some of its frequencies or heads; afterwards it is as it was.
 
-    `drop` removes the part that a frequency has in the attention logits of a head; `keep` drops all others in the
-    heads that it names, and leaves the heads alone that it does not; `freeze` stops a frequency's rotation, so that
-    position no longer enters through it; `ablate` sets the output of whole heads to zero or, with `mean_of`, to its
-    mean over these prompts and their positions. A choice is (layer, head, frequency), None for all of an axis, what
-    is missing at the end as well; layers as `trace.layers` counts them, heads are query heads, a frequency is an ID
-    (1 is the fastest, 0 the dimensions that do not turn) or a band such as "fastest quarter". Gates may be nested:
-    what any of them turns off is off.
+    `drop` removes the part that a frequency has in the attention logits of a head; `keep` drops all others in the heads
+    that it names, and leaves the heads alone that it does not; `freeze` stops a frequency's rotation, so that position
+    no longer enters through it; `ablate` sets the output of whole heads to zero or, with `mean_of`, to its mean over
+    these prompts and their positions, or to what `mean_outputs` gave for them. A choice is (layer, head, frequency),
+    None for all of an axis, what is missing at the end as well; layers as `trace.layers` counts them, heads are query
+    heads, a frequency is an ID (1 is the fastest, 0 the dimensions that do not turn) or a band such as "fastest
+    quarter". Gates may be nested: what any of them turns off is off.
 
     >>> with ww.gate(model, drop=[(3, 1, 5), (None, None, "slowest quarter")]):        # doctest: +SKIP
     ...     model(input_ids).logits
@@ -57,9 +57,18 @@ def gate(
     keeper = _keepers.get(model) or Gatekeeper(model)
     changes = keeper.changes(*(list(some) for some in (keep, drop, freeze, ablate)))
     if mean_of is not None:
-        changes = keeper.with_means(changes, mean_of)
+        means = keeper.means(mean_of) if isinstance(mean_of, Tensor) else mean_of
+        changes = [replace(change, outputs=mean) for change, mean in zip(changes, means, strict=True)]
     with keeper.holding(changes):
         yield
+
+
+def mean_outputs(model: PreTrainedModel | Transformer, prompts: Int[Tensor, "B T"]) -> list[Float[Tensor, "H E"]]:
+    """What the heads of every layer put out on average over these prompts, for several gates to share.
+
+    >>> with ww.gate(model, ablate=[(3, 1)], mean_of=mean_outputs(model, prompts)): ...       # doctest: +SKIP
+    """
+    return (_keepers.get(model) or Gatekeeper(model)).means(prompts)
 
 
 class Gatekeeper:
@@ -110,8 +119,8 @@ class Gatekeeper:
             for stay, some, gone, still, head in zip(kept, named, dropped, frozen, ablated, strict=True)
         ]
 
-    def with_means(self, changes: list[Change], prompts: Tensor) -> list[Change]:
-        """The same changes, with ablated heads replaced by their mean output over these prompts."""
+    def means(self, prompts: Tensor) -> list[Tensor]:
+        """The mean output of the heads at every site over these prompts."""
         means: dict[int, Tensor] = {}
 
         def listen(site: int, output: Tensor) -> None:
@@ -127,7 +136,7 @@ class Gatekeeper:
                     self.model(input_ids=prompts, use_cache=False, **last_logits_only(self.model))
             finally:
                 self.listener = None
-        return [replace(change, outputs=means[number]) for number, change in enumerate(changes)]
+        return [means[number] for number in range(len(self.sites))]
 
     @contextmanager
     def holding(self, changes: list[Change]) -> Iterator[None]:

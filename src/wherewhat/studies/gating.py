@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..capture.gate import gate
+from ..capture.gate import gate, mean_outputs
 from ..errors import BadInput
 from ..files import write_atomically, write_table
 from .behaviour import MEASURES, Behaviour
@@ -102,9 +102,11 @@ def run_gating(
     if before := kept(keep, cells):
         say(f"{before} of {len(cells)} gates were measured before")
 
+    means = cache(lambda: mean_outputs(model, behaviour.reference))
+
     def compute(cell: GateCell) -> dict[str, Tensor]:
         off: dict[str, Any] = {} if cell.how == "nothing" else {cell.how: cell.choices}
-        with gate(model, **off, mean_of=behaviour.reference if cell.ablation == "mean" else None):
+        with gate(model, **off, mean_of=means() if cell.ablation == "mean" else None):
             return behaviour.measure(model)
 
     results = []
