@@ -11,7 +11,7 @@ import torch
 import wherewhat as ww
 from wherewhat.lab import Recipe, to_gptj
 from wherewhat.report.length_figures import length_curves
-from wherewhat.studies.lengths import GRID, Lengths, answer, lengths
+from wherewhat.studies.lengths import GRID, Lengths, answer, lengths, sharper
 from wherewhat.studies.multihop import train_task
 from wherewhat.studies.roles import attention_on_path
 from wherewhat.tasks import TASKS
@@ -38,6 +38,41 @@ def test_answers_are_those_of_hugging_faces_gptj(name, length):
     rows = torch.stack([weights[:, :, -1] for weights in expected.attentions], 1)
     following = rows.gather(-1, longer.path[:, 1, None, None, None].expand(-1, 12, 1, 1))[..., 0]
     assert (found["looks"][..., 1] - following).abs().max() < 1e-5
+
+
+def test_sharpened_is_what_hugging_faces_gptj_does_with_larger_queries(tmp_path):
+    task, model = TASKS["letter"](), ww.embedded("letter")
+    longer = task.extend(task.sample(12, seed=1), 40, seed=2)
+    theirs = to_gptj(model, context=64)
+    theirs.set_attn_implementation("eager")
+    with torch.no_grad():
+        for block in theirs.transformer.h:
+            block.attn.q_proj.weight *= sharper(57, trained=17)
+        expected = theirs(longer.tokens, output_attentions=True)
+    found = answer(model, longer, sharper(57, trained=17))
+    rows = torch.stack([weights[:, :, -1] for weights in expected.attentions], 1)
+    following = rows.gather(-1, longer.path[:, 1, None, None, None].expand(-1, 12, 1, 1))[..., 0]
+    assert (found["looks"][..., 1] - following).abs().max() < 1e-5
+    plain, sharpened = (
+        lengths(model, "letter", tmp_path, grid=(17, 20), prompts=6, sharpen=sharpen) for sharpen in (False, True)
+    )
+    pd.testing.assert_frame_equal(plain.heads.query("length == 17"), sharpened.heads.query("length == 17"))
+    assert not plain.heads.equals(sharpened.heads)
+    assert sharpened.loss["predicted"].isna().all()
+
+
+def test_sharpening_undoes_dilution_not_what_looks_at_the_wrong_place():
+    """Four hops at 300 tokens: letter comes back, number does not."""
+    right = {}
+    for name in ("letter", "number"):
+        sequences = TASKS[name]().sample(96, seed=1)
+        longer = TASKS[name]().extend(sequences[sequences.hops == 4], 283, seed=2)
+        for sharpness in (1.0, sharper(300, trained=17)):
+            found = [answer(ww.embedded(name), longer[at : at + 8], sharpness)["right"] for at in range(0, 24, 8)]
+            right[name, sharpness > 1] = torch.cat(found).double().mean().item()
+    assert right["letter", False] < 0.8
+    assert right["letter", True] > 0.95
+    assert right["number", True] < 0.2
 
 
 def test_tables_hold_every_sequence_and_head():

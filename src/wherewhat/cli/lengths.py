@@ -25,6 +25,9 @@ def lengths(
     ] = None,
     prompts: Annotated[int, typer.Option(min=1, help="Sequences a length.")] = 200,
     longest: Annotated[int, typer.Option(help="Leave out lengths of the paper's grid beyond this.")] = 5000,
+    sharpen: Annotated[
+        bool, typer.Option("--sharpen", help="Multiply all logits by log n / log 17 at n tokens: undoes dilution.")
+    ] = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -34,6 +37,8 @@ def lengths(
     Stopped and started again, it goes on where it was. wherewhat report draws the folder as a page.
 
     [bold]Example:[/bold] wherewhat lengths number --longest 1000
+
+    [bold]Example:[/bold] wherewhat lengths letter --longest 1000 --sharpen
 
     [bold]Example:[/bold] wherewhat lengths runs/letter-1 -o lengths/letter-1
     """
@@ -46,11 +51,13 @@ def lengths(
     from ..studies.lengths import GRID, lengths, model_and_task
 
     model, task = model_and_task(source)
-    folder = output or Path("lengths") / Path(source).name
+    folder = output or Path("lengths") / (Path(source).name + "-sharpened" * sharpen)
     screen = Console(stderr=True, quiet=as_json, markup=False, highlight=False)
     with stoppable(f"what was measured is kept in {folder}; the same command goes on"), progress_bar(screen) as bar:
         grid = [length for length in GRID if length <= longest]
-        found = lengths(model, task, folder / "cells", grid=grid, prompts=prompts, seed=seed, progress=bar)
+        found = lengths(
+            model, task, folder / "cells", grid=grid, prompts=prompts, sharpen=sharpen, seed=seed, progress=bar
+        )
         found = replace(found, about=found.about | {"model": source, "longest": longest})
         found.save(folder)
         save_drawn(folder / "lengths.pdf", lambda: length_curves(found, task))

@@ -63,7 +63,9 @@ class Holding:
         is predicted within a factor of 1.5."""
         if self.curves.empty:
             return {}
-        last: Any = self.curves.query(f"length == {self.curves['length'].max()}").merge(self.heads, on=["layer", "head"])
+        last: Any = self.curves.query(f"length == {self.curves['length'].max()}").merge(
+            self.heads, on=["layer", "head"]
+        )
         expected, seen = (
             last[f"{name}_x"].to_numpy() / last["attention"].to_numpy() for name in ("predicted", "measured")
         )

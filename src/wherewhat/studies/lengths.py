@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,13 @@ class LengthCell:
 
 
 @dataclass(frozen=True)
+class SharpenedCell(LengthCell):
+    """The same with all attention sharpened."""
+
+    sharpened: bool = True
+
+
+@dataclass(frozen=True)
 class Lengths:
     """Accuracy by length and hops; by length and head the mean attention of the last token along its path; and the
     length at which each head loses the next token of the path, measured and predicted from the short prompts."""
@@ -89,13 +97,15 @@ def lengths(
     *,
     grid: Sequence[int] = GRID,
     prompts: int = PROMPTS,
+    sharpen: bool = False,
     seed: int = 0,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Lengths:
     """Right answers of how many, with 95 % intervals, and attention on the path, at every length.
 
     The sequences are the same at every length, but for the targets that come before them: the path, its offsets and
-    the answer stay. With a folder, what is there is not computed again.
+    the answer stay. With a folder, what is there is not computed again. `sharpen` multiplies the logits of all heads by
+    log n / log 17 at n tokens: what was only drowned by the many comes back, what looks at the wrong place does not.
 
     >>> lengths(ww.embedded("letter"), "letter", grid=(17, 100)).accuracy              # doctest: +SKIP
     """
@@ -107,8 +117,9 @@ def lengths(
     if prompts < 1:
         raise BadInput(f"prompts: at least 1 a length, got {prompts}")
     weights, sequences = weights_hash(model), kind.sample(prompts, seed)
+    kind_of_cell = SharpenedCell if sharpen else LengthCell
     cells = [
-        LengthCell(weights, task, length, prompts, first, min(first + at_once, prompts), seed)
+        kind_of_cell(weights, task, length, prompts, first, min(first + at_once, prompts), seed)
         for length in sorted(set(grid))
         for at_once in [max(1, TOKENS_A_PASS // length)]
         for first in range(0, prompts, at_once)
@@ -116,7 +127,7 @@ def lengths(
 
     def compute(cell: LengthCell) -> dict[str, Tensor]:
         longer = kind.extend(sequences, cell.length - kind.tokens, seed=seed + cell.length)[cell.first : cell.stop]
-        return {"hops": longer.hops} | answer(model, longer)
+        return {"hops": longer.hops} | answer(model, longer, sharper(cell.length, kind.tokens) if sharpen else 1.0)
 
     work, done = sum(map(cost, cells)), 0
     results: dict[int, list[dict[str, Tensor]]] = {}
@@ -129,8 +140,11 @@ def lengths(
         for length, parts in results.items()
     }
     heads, predicted = head_table(joined), predict_attention(model, kind, sequences, max(grid))
-    about = {"task": task, "prompts": prompts, "seed": seed, "weights": weights}
-    return Lengths(accuracy_table(joined), heads, loss_table(heads, predicted, list(joined)), about)
+    loss = loss_table(heads, predicted, list(joined))
+    if sharpen:  # what is predicted is the model as it is
+        loss["predicted"] = math.nan
+    about = {"task": task, "prompts": prompts, "seed": seed, "weights": weights, "sharpened": sharpen}
+    return Lengths(accuracy_table(joined), heads, loss, about)
 
 
 def model_and_task(source: str) -> tuple[Transformer, str]:
@@ -141,7 +155,7 @@ def model_and_task(source: str) -> tuple[Transformer, str]:
 
 
 @torch.no_grad()
-def answer(model: Transformer, sequences: Sequences) -> dict[str, Tensor]:
+def answer(model: Transformer, sequences: Sequences, sharpness: float = 1.0) -> dict[str, Tensor]:
     """Which answers are right (B), and the last token's attention along its path (B, L, H, 3).
 
     Attention is streamed: of its matrix only the last row is ever there.
@@ -151,6 +165,7 @@ def answer(model: Transformer, sequences: Sequences) -> dict[str, Tensor]:
 
     def streamed(layer: int, attend: Attend) -> Attend:
         def attention(queries: Tensor, keys: Tensor, values: Tensor, drop: Drop) -> Tensor:
+            queries = queries * sharpness
             row = (queries[:, :, -1:] * queries.shape[-1] ** -0.5 @ keys.mT).softmax(-1)
             looks.append(along_path(row[:, :, 0], path))
             return F.scaled_dot_product_attention(queries, keys, values, is_causal=queries.shape[2] > 1)
@@ -160,6 +175,15 @@ def answer(model: Transformer, sequences: Sequences) -> dict[str, Tensor]:
     with model.attending(streamed):
         logits = model(sequences.tokens.to(model.device), last=True)[:, 0]
     return {"right": logits.argmax(-1).cpu() == sequences.answers, "looks": torch.stack(looks, 1).cpu()}
+
+
+def sharper(length: int, trained: int) -> float:
+    """By how much logits grow so that one that stands out keeps its share among so many more.
+
+    >>> sharper(289, trained=17)
+    2.0
+    """
+    return math.log(length) / math.log(trained)
 
 
 def cost(cell: LengthCell) -> int:
