@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ..errors import BadInput
-from .prompt import Prompt, answer_token, equal_blocks, token_spans, token_texts, tokenize
+from .prompt import Prompt, answer_token, equal_blocks, in_chat, token_spans, token_texts, tokenize
 
 NAMES = files("wherewhat.prompts").joinpath("names.txt").read_text(encoding="utf-8").split()
 MOST_PAIRS = 512
@@ -129,8 +129,6 @@ def binding(
     'Here is a list of what people like. Alice likes red. ... What color does Alice like? Alice likes'
     """
     check_binding(pairs, samples, kind, template)
-    if chat and not getattr(tokenizer, "chat_template", None):
-        raise BadInput("the tokenizer has no chat template")
     names, words = _names_alike(tokenizer, pairs), _words_apart(tokenizer, KINDS[kind].words)
     draw = random.Random(seed)
     first = draw.random()
@@ -167,13 +165,7 @@ def _binding_prompt(
     body = preamble + "".join(statements) + " " + fill(template.question, name)
     opening = fill(template.opening, name)
     if chat:
-        message = [{"role": "user", "content": body}]
-        try:
-            text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True) + opening
-        except Exception as error:  # a template is a program of its own
-            raise BadInput(
-                f"the chat template cannot be used ({str(error).strip() or type(error).__name__})"
-            ) from error
+        text = in_chat(tokenizer, [{"role": "user", "content": body}]) + opening
         if body not in text:
             raise BadInput("the chat template changes the prompt, so its blocks cannot be found")
     else:

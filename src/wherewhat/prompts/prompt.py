@@ -54,6 +54,16 @@ def tokenize(tokenizer: Any, text: str, special: bool = True) -> tuple[list[int]
     return ids, spans
 
 
+def in_chat(tokenizer: Any, messages: list[dict[str, str]], **options: Any) -> str:
+    """Messages in the model's chat template, up to where its next one begins; options of the template."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise BadInput("the tokenizer has no chat template")
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+    except Exception as error:  # a template is a program of its own
+        raise BadInput(f"the chat template cannot be used ({str(error).strip() or type(error).__name__})") from error
+
+
 def token_texts(tokenizer: Any, ids: Sequence[int], text: str, spans: Sequence[Span]) -> tuple[str, ...]:
     """The text of every token, with the spaces before it; special tokens, which have none, by their name."""
     texts, before = [], 0

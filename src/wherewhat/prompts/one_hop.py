@@ -1,0 +1,110 @@
+"""One hop as text: a window of symbols and a query that names one of them, by its place or by its letter."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import cycle
+from string import ascii_lowercase
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import BadInput
+
+LETTERS, DIGITS = np.array(list(ascii_lowercase)), np.array(list("123456789"))
+
+
+class Wording(NamedTuple):
+    """What a task asks for, its worked examples, which are the paper's, and the form of an answer."""
+
+    instruction: str
+    examples: tuple[tuple[str, str], ...]
+    form: str
+
+
+WORDINGS = {
+    "number": Wording(
+        "You are given a sequence of letters that ends with an integer n. Start at the integer, move n positions to "
+        "the left, and tell the letter that stands there. Reply with that letter only, without explanation.",
+        (("a z b y c x d w 5", "y"), ("v t k g n k o h m p 4", "o"), ("w y b c v t r i p p 10", "w")),
+        "[b-hj-z]|[ai](?!['\u2019 ]+[a-z])",  # but not the first word of a sentence
+    ),
+    "letter": Wording(
+        "You are given a sequence of tokens, each a letter and a digit, that ends with a query of two letters. Find "
+        "the token that starts with the second letter of the query. Reply with that token only, without explanation.",
+        (
+            ("a4 b3 c2 d1 fc", "c2"),
+            ("w9 t7 l5 g1 n4 l6 u9 k7 m5 p8 gk", "k7"),
+            ("q5 r7 x4 t7 f4 k7 q4 u2 u3 r5 ex", "x4"),
+        ),
+        "[a-z][0-9]",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A sequence of `window` symbols and a query, and the only right answer."""
+
+    task: str
+    window: int
+    seed: int
+    sequence: str
+    answer: str
+
+    @property
+    def prompt(self) -> str:
+        """Instruction, three worked examples, the sequence; an answer should come next."""
+        instruction, examples, _ = WORDINGS[self.task]
+        shown = [f"Sequence: {sequence}\nAnswer: {answer}" for sequence, answer in examples]
+        return "\n\n".join([instruction, *shown, f"Sequence: {self.sequence}\nAnswer:"])
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The same as a chat, each example a question with its answer: so small models, too, keep to the form."""
+        instruction, examples, _ = WORDINGS[self.task]
+        said = [text for sequence, answer in examples for text in (f"Sequence: {sequence}", answer)]
+        said = [f"{instruction}\n\n{said[0]}", *said[1:], f"Sequence: {self.sequence}"]
+        return [{"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), said, strict=False)]
+
+
+def one_hop(task: str, window: int, count: int, seed: int = 0) -> list[Question]:
+    """So many questions about windows of this size; the places of the answers are spread evenly over the window.
+
+    number: any letters, then how far to the left the answer stands. letter: (letter, digit) tokens, then a pair whose
+    second letter only the answer starts with; the other 25 letters may repeat, and one of them begins the pair.
+
+    >>> question = one_hop("letter", window=12, count=1, seed=3)[0]
+    >>> question.sequence, question.answer
+    ('g2 o4 u4 j4 s4 r4 n6 s6 v4 f2 m7 t6 zj', 'j4')
+    """
+    if task not in WORDINGS:
+        raise BadInput(f"no task {task!r}: {', '.join(WORDINGS)}")
+    if min(window, count) < 1:
+        raise BadInput(f"windows and numbers of prompts start at 1, got {min(window, count)}")
+    draw = np.random.default_rng([seed, window, *task.encode()])
+    rows, places = np.arange(count), (draw.permutation(count) * window + draw.integers(window, size=count)) // count
+    if task == "number":
+        letters = draw.integers(26, size=(count, window))
+        symbols, queries = LETTERS[letters], (window - places).astype(str)
+    else:
+        wanted = draw.integers(26, size=count)
+        letters = (wanted[:, None] + draw.integers(1, 26, size=(count, window + 1))) % 26  # any but the one wanted
+        queries = np.char.add(LETTERS[letters[:, -1]], LETTERS[wanted])
+        letters[rows, places] = wanted
+        symbols = np.char.add(LETTERS[letters[:, :-1]], DIGITS[draw.integers(9, size=(count, window))])
+    sequences = (" ".join([*row, query]) for row, query in zip(symbols, queries, strict=True))
+    answers = symbols[rows, places].tolist()
+    return [Question(task, window, seed, *pair) for pair in zip(sequences, answers, strict=True)]
+
+
+def read_answer(task: str, text: str) -> str | None:
+    """The first word without punctuation, and without an `Answer:` before it; None if no answer has that form.
+
+    >>> read_answer("letter", "**K7**."), read_answer("number", "Answer: y"), read_answer("letter", "The token is k7")
+    ('k7', 'y', None)
+    """
+    form = WORDINGS[task].form
+    found = re.match(rf"[^a-z0-9]*(?:answer[^a-z0-9]+)?({form})(?![a-z0-9])", text.lower())
+    return found[1] if found else None
