@@ -50,7 +50,7 @@ def lengths(
     ] = None,
     longest: Annotated[int, typer.Option(help="Leave out lengths of the paper's grid beyond this.")] = 5000,
     sharpen: Annotated[
-        bool, typer.Option("--sharpen", help="Runs: multiply all logits by log n / log 17 at n tokens: undoes dilution.")
+        bool, typer.Option("--sharpen", help="Runs: logits times log n / log 17 at n tokens, which undoes dilution.")
     ] = False,
     runs: Annotated[
         int | None, typer.Option(min=1, help="Language models: runs, with seeds from --seed on.", show_default="5")
@@ -105,7 +105,7 @@ def lengths(
     """Measure how accuracy falls as sequences grow: of a run by hops, of a language model by one hop as text.
 
     Runs and embedded models: the same paths, with more symbols on their left. Also the length at which each head loses
-    the token that it looks at, beside what the short prompts alone predict. wherewhat report draws the folder as a page.
+    the token that it looks at, beside what the short prompts alone predict. wherewhat report draws it as a page.
 
     Language models: a window of 12 to 300 symbols and a query that names one of them, by its place (number) or by its
     letter (letter), after an instruction and three worked examples. Every answer is kept as it comes.
