@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import BadInput, NotMeasurable
+from ..errors import BadInput, CellsFailed, NotMeasurable
 from . import canonical, explore, gating, lab, lengths, models, stretching, theory
 
 app = typer.Typer(
@@ -55,3 +55,6 @@ def main() -> None:
     except (BadInput, NotMeasurable) as error:
         print(f"wherewhat: {error}", file=sys.stderr)
         sys.exit(2)
+    except CellsFailed as error:
+        print(f"wherewhat: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .shared import AsJson, model_name, quiet_libraries, stoppable
+from .shared import AsJson, in_cells, model_name, quiet_libraries, stoppable
 
 if TYPE_CHECKING:
     from ..studies.profile_file import Profile
@@ -19,6 +19,7 @@ OF_REAL_MODELS = ("heatmaps", "plane", "head", "swap", "path", "layers", "heads"
 
 
 @app.command()
+@in_cells
 def sweep(
     task: Annotated[str, typer.Argument(metavar="TASK", help="index, retrieval or induction.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for what is trained.")] = Path("runs/sweeps"),

@@ -7,13 +7,25 @@ from typing import Annotated
 
 import typer
 
-from .shared import AsJson, Device, Dtype, Revision, Seed, TrustRemoteCode, model_name, quiet_libraries, stoppable
+from .shared import (
+    AsJson,
+    Device,
+    Dtype,
+    Revision,
+    Seed,
+    TrustRemoteCode,
+    in_cells,
+    model_name,
+    quiet_libraries,
+    stoppable,
+)
 
 app = typer.Typer()
 Several = list[str] | None
 
 
 @app.command()
+@in_cells
 def gate(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Hub id, local folder or .gguf file; or number, letter.")

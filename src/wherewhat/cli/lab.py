@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .canonical import decoupling
-from .shared import AsJson, Seed, TrustRemoteCode, quiet_libraries, stoppable
+from .shared import AsJson, Seed, TrustRemoteCode, in_cells, quiet_libraries, stoppable
 
 app = typer.Typer()
 Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads.", show_default="all")]
@@ -61,6 +61,7 @@ def train(
 
 
 @app.command()
+@in_cells
 def dynamics(
     sources: Annotated[
         list[str],
@@ -125,6 +126,7 @@ def dynamics(
 
 
 @app.command()
+@in_cells
 def reproduce(
     paper: Annotated[str, typer.Argument(metavar="PAPER", help="dynamics or decoupling.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for runs and tables.")] = Path("runs"),

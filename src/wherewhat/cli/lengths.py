@@ -19,6 +19,7 @@ from .shared import (
     Revision,
     Seed,
     TrustRemoteCode,
+    in_cells,
     model_name,
     quiet_libraries,
     stoppable,
@@ -30,6 +31,7 @@ ENDPOINT = "Models behind an endpoint"
 
 
 @app.command()
+@in_cells
 def lengths(
     source: Annotated[
         str | None,

@@ -17,6 +17,7 @@ from .shared import (
     Revision,
     Seed,
     TrustRemoteCode,
+    in_cells,
     model_name,
     quiet_libraries,
     stoppable,
@@ -65,6 +66,7 @@ def demo(
 
 
 @app.command()
+@in_cells
 def profile(
     model: Model,
     output: Annotated[

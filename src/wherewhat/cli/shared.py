@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from ..errors import BadInput
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, local folder or .gguf file.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
@@ -24,6 +28,57 @@ AsJson = Annotated[bool, typer.Option("--json", help="Numbers for machines on st
 def model_name(model: str) -> str:
     """The last part of a path or hub id, without .gguf."""
     return Path(model.rstrip("/")).name.removesuffix(".gguf")
+
+
+WHERE = "Where cells are computed"
+Jobs = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Cells at a time, each in a process with its share of the threads.", rich_help_panel=WHERE
+    ),
+]
+Ray = Annotated[
+    str | None, typer.Option(help="Compute on a Ray cluster: local, auto or host:port.", rich_help_panel=WHERE)
+]
+GpusPerCell = Annotated[float, typer.Option(min=0, help="Ray: GPUs that a cell needs.", rich_help_panel=WHERE)]
+MemoryPerCell = Annotated[
+    float, typer.Option(min=0, help="Ray: gigabytes of memory that a cell needs.", rich_help_panel=WHERE)
+]
+SPREAD: dict[str, tuple[Any, Any]] = {
+    "jobs": (Jobs, 1),
+    "ray": (Ray, None),
+    "gpus_per_cell": (GpusPerCell, 0.0),
+    "memory_per_cell": (MemoryPerCell, 0.0),
+}
+
+
+def in_cells(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose study runs as cells: it takes --jobs and --ray, and its cells are computed there."""
+    known = inspect.signature(command, eval_str=True)
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in SPREAD.items()
+    ]
+
+    @wraps(command)
+    def spread(**options: Any) -> None:
+        jobs, ray, gpus, memory = (options.pop(name) for name in SPREAD)
+        if ray is None and (gpus or memory):
+            raise BadInput("--gpus-per-cell and --memory-per-cell are for --ray")
+        if ray is not None and jobs > 1:
+            raise BadInput("--jobs is for this machine, --ray for a cluster: give one of them")
+        if ray is None and jobs == 1:
+            return command(**options)
+        from ..report.terminal import cell_status
+        from ..studies.executors import OnRay, Processes, executing
+
+        with executing(Processes(jobs) if ray is None else OnRay(ray, gpus, memory), cell_status):
+            return command(**options)
+
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in known.parameters.values()]
+    vars(spread)["__signature__"] = known.replace(parameters=[*parameters, *more])
+    spread.__annotations__ = {one.name: one.annotation for one in [*parameters, *more]}
+    return spread
 
 
 @contextmanager

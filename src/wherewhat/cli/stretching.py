@@ -9,12 +9,24 @@ from typing import Annotated
 
 import typer
 
-from .shared import AsJson, Dtype, Model, Revision, Seed, TrustRemoteCode, model_name, quiet_libraries, stoppable
+from .shared import (
+    AsJson,
+    Dtype,
+    Model,
+    Revision,
+    Seed,
+    TrustRemoteCode,
+    in_cells,
+    model_name,
+    quiet_libraries,
+    stoppable,
+)
 
 app = typer.Typer()
 
 
 @app.command()
+@in_cells
 def stretch(
     model: Model,
     output: Annotated[

@@ -58,7 +58,24 @@ def progress_bar(console: Console) -> Iterator[Callable[[str, float, int], None]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+        def show(what: str, done: float, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        _bars.append(show)
+        try:
+            yield show
+        finally:
+            _bars.remove(show)
+
+
+_bars: list[Callable[[str, float, int], None]] = []  # on the screen, the last one in use
+
+
+def cell_status(name: str, done: int, running: int, failed: int, total: int) -> None:
+    """Cells that are computed elsewhere, on the bar of the study that waits for them."""
+    if _bars:
+        _bars[-1](f"{name}: {running} running" + f", {failed} failed" * (failed > 0), done + failed, total)
 
 
 @contextmanager

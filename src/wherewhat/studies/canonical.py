@@ -24,6 +24,7 @@ from ..lab.ensemble import RECIPE, SPREAD, Ensemble, train_ensemble
 from ..lab.train import Recipe
 from ..tasks import CANONICAL
 from .cells import run_cells
+from .executors import Here
 
 VERSION = 2
 FREQUENCIES, BASE = 32, 10_000.0
@@ -126,9 +127,11 @@ def sweep(
     ]
     total = recipe.steps * len(cells)
 
+    show = Here(progress)
+
     def compute(cell: SweepCell) -> dict[str, Tensor]:
         before = cells.index(cell) * recipe.steps
-        return train_cell(cell, lambda step: progress(cell.setting.name, before + step, total))
+        return train_cell(cell, lambda step: show(cell.setting.name, before + step, total))
 
     results = run_cells(None if folder is None else Path(folder) / "cells", cells, compute, "sweeps")
     parts = [_tables(cell, result) for cell, result in zip(cells, results, strict=True)]

@@ -26,6 +26,7 @@ from ..lab.gptj import to_gptj
 from ..prompts import Prompt
 from ..prompts.task import longest
 from .cells import kept, run_cells
+from .executors import Here
 from .headlines import headlines
 from .measurements import (
     CHECKS,
@@ -110,11 +111,10 @@ def profile(
     if before := kept(keep, cells):
         say(f"{before} of {len(cells)} prompts were there")
     results: list[dict[str, Tensor]] = []
+    show = Here(lambda done, total: progress("prompts", len(results) + done / total, len(cells)))
 
     def compute(cell: PromptCell) -> dict[str, Tensor]:
-        return LEVELS[level](
-            model, cell, lambda done, total: progress("prompts", len(results) + done / total, len(cells))
-        )
+        return LEVELS[level](model, cell, show)
 
     for result in run_cells(keep, cells, compute, "prompts"):
         results.append(result)

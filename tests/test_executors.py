@@ -1,0 +1,124 @@
+"""Cells computed elsewhere: the same files, whatever dies or fails on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import wherewhat as ww
+from conftest import weights
+from wherewhat.capture.load import load_tokenizer
+from wherewhat.errors import BadInput, CellsFailed
+from wherewhat.lab.ensemble import RECIPE
+from wherewhat.prompts.binding import binding
+from wherewhat.studies.behaviour import of_task
+from wherewhat.studies.canonical import Setting, sweep
+from wherewhat.studies.cells import run_cells
+from wherewhat.studies.executors import Executor, Here, OnRay, Processes, executing
+from wherewhat.studies.gating import run_gating
+from wherewhat.studies.lengths import lengths
+from wherewhat.studies.trials import Trial
+
+
+SHORT = replace(RECIPE, steps=20)
+
+
+@dataclass(frozen=True)
+class Square:
+    number: int
+    wait: float = 0.0
+
+
+def squares(folder: Path, cells: list[Square], executor: Executor | None, told: list | None = None) -> list[int]:
+    offset = torch.tensor(7)  # travels with what computes
+
+    def compute(cell: Square) -> dict[str, torch.Tensor]:
+        if cell.number < 0:
+            print("about to fail")
+            raise ValueError(f"{cell.number} is negative\nand more")
+        if cell.number == 13 and not (folder / "died").exists():
+            (folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(cell.wait)
+        return {"square": cell.number**2 + offset, "process": torch.tensor(0 if executor is None else os.getpid())}
+
+    with executing(executor, lambda *state: None if told is None else told.append(state)):
+        results = list(run_cells(folder / "cells", cells, compute, "squares"))
+    return [int(result["square"]) - 7 for result in results]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
+
+
+def test_processes_share_the_work_and_results_come_in_order(tmp_path: Path) -> None:
+    told: list = []
+    cells = [Square(number, wait=0.3) for number in range(12)]
+    assert squares(tmp_path, cells, Processes(2), told) == [number**2 for number in range(12)]
+    assert told[-1] == ("squares", 12, 0, 0, 12)
+    assert [state[1] for state in told] == list(range(1, 13))
+    from safetensors.torch import load_file
+
+    pids = {int(load_file(path)["process"]) for path in (tmp_path / "cells").glob("*.safetensors")}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+    logs = [json.loads(path.read_text()) for path in (tmp_path / "cells" / "logs").iterdir()]
+    assert sorted(log["cell"]["number"] for log in logs) == list(range(12))
+    assert squares(tmp_path, cells, None) == [number**2 for number in range(12)]  # all there: nothing to compute
+
+
+def test_what_fails_stops_nothing_else_and_is_told_at_the_end(tmp_path: Path) -> None:
+    with pytest.raises(CellsFailed, match="2 of 5 squares failed; the others are kept") as raised:
+        squares(tmp_path, [Square(number) for number in (1, -1, 2, -2, 3)], Processes(2))
+    assert sorted(raised.value.failed.values()) == ["ValueError: -1 is negative", "ValueError: -2 is negative"]
+    assert len(list((tmp_path / "cells").glob("*.safetensors"))) == 3
+    (log,) = [(tmp_path / "cells" / "logs" / f"{number}.json").read_text() for number in list(raised.value.failed)[:1]]
+    assert "about to fail" in log
+    assert "Traceback" in log
+
+
+def test_a_killed_process_is_replaced(tmp_path: Path) -> None:
+    cells = [Square(number, wait=0.02) for number in (11, 12, 13, 14, 15, 16)]
+    assert squares(tmp_path, cells, Processes(2)) == [number.number**2 for number in cells]
+    assert (tmp_path / "died").exists()
+
+
+def test_progress_stays_at_home() -> None:
+    import cloudpickle
+
+    told: list[int] = []
+    here = Here(told.append)
+    here(3)
+    cloudpickle.loads(cloudpickle.dumps(here))(4)
+    assert told == [3]
+
+
+def test_studies_give_the_same_files_in_processes(tmp_path: Path, stories260k) -> None:
+    """Profiles, gates, sweeps and lengths know nothing of it."""
+    trials = [Trial("a head", "ablate", ((2, 0),), 1, 1 / 12, "a head")]
+    prompts = binding(load_tokenizer(weights("stories260K")), pairs=4, samples=3)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for name, executor in (("here", None), ("there", Processes(2))):
+            folder = tmp_path / name
+            with executing(executor):
+                ww.profile(stories260k, prompts, folder=folder / "profile")
+                lengths(ww.embedded("number"), "number", folder / "lengths", grid=(17, 30), prompts=8)
+                sweep([Setting("index"), Setting("retrieval")], folder / "sweep", frequencies=[3], seeds=[0], recipe=SHORT)
+                run_gating(ww.embedded("letter"), of_task("letter", samples=8), trials, folder=folder / "gates")
+    finally:
+        torch.set_num_threads(threads)
+    here, there = contents(tmp_path / "here"), contents(tmp_path / "there")
+    assert len(here) >= 3 + 2 + 2
+    assert here == there
