@@ -8,29 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-import wherewhat as ww
 from conftest import weights
-from wherewhat.capture.load import load_tokenizer
+from wherewhat.cli import app
 from wherewhat.errors import BadInput, CellsFailed
-from wherewhat.lab.ensemble import RECIPE
-from wherewhat.prompts.binding import binding
-from wherewhat.studies.behaviour import of_task
-from wherewhat.studies.canonical import Setting, sweep
 from wherewhat.studies.cells import run_cells
-from wherewhat.studies.executors import Executor, Here, OnRay, Processes, executing
-from wherewhat.studies.gating import run_gating
-from wherewhat.studies.lengths import lengths
-from wherewhat.studies.trials import Trial
-
-
-SHORT = replace(RECIPE, steps=20)
+from wherewhat.studies.executors import Executor, Here, Processes, executing
 
 
 @dataclass(frozen=True)
@@ -103,22 +92,38 @@ def test_progress_stays_at_home() -> None:
     assert told == [3]
 
 
-def test_studies_give_the_same_files_in_processes(tmp_path: Path, stories260k) -> None:
-    """Profiles, gates, sweeps and lengths know nothing of it."""
-    trials = [Trial("a head", "ablate", ((2, 0),), 1, 1 / 12, "a head")]
-    prompts = binding(load_tokenizer(weights("stories260K")), pairs=4, samples=3)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for name, executor in (("here", None), ("there", Processes(2))):
-            folder = tmp_path / name
-            with executing(executor):
-                ww.profile(stories260k, prompts, folder=folder / "profile")
-                lengths(ww.embedded("number"), "number", folder / "lengths", grid=(17, 30), prompts=8)
-                sweep([Setting("index"), Setting("retrieval")], folder / "sweep", frequencies=[3], seeds=[0], recipe=SHORT)
-                run_gating(ww.embedded("letter"), of_task("letter", samples=8), trials, folder=folder / "gates")
-    finally:
-        torch.set_num_threads(threads)
+def test_commands_give_the_same_files_in_processes(tmp_path: Path) -> None:
+    """Profiles, sweeps and lengths know nothing of it; run as a user does."""
+    script = """
+import sys
+from wherewhat.cli import app
+for line in sys.argv[1].split(";"):
+    app(line.split(), standalone_mode=False)
+"""
+    model = weights("stories260K")
+    for name, jobs in (("here", ""), ("there", "--jobs 2")):
+        commands = (
+            f"profile {model} --pairs 4 --samples 3 -o {tmp_path}/{name}/profile {jobs}",
+            f"lengths number --longest 30 --prompts 8 -o {tmp_path}/{name}/lengths {jobs}",
+            f"sweep index --frequency 3 --seeds 1 --steps 20 -o {tmp_path}/{name}/sweep {jobs}",
+        )
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", script, ";".join(commands)], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
     here, there = contents(tmp_path / "here"), contents(tmp_path / "there")
-    assert len(here) >= 3 + 2 + 2
+    assert len(here) >= 3 + 3 + 1
     assert here == there
+    assert len(list((tmp_path / "there").rglob("logs/*.json"))) >= 3 + 3 + 1
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    for options, reason in (
+        (["--jobs", "2", "--ray", "local"], "give one of them"),
+        (["--gpus-per-cell", "1"], "are for --ray"),
+        (["--ray", "localhost:1"], "no Ray cluster at localhost:1"),
+    ):
+        result = CliRunner().invoke(app, ["sweep", "index", *options])
+        assert isinstance(result.exception, BadInput)
+        assert reason in str(result.exception)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -211,6 +212,12 @@ class OnRay:
         return max(1, int(min(rooms)))
 
     def run(self, compute: Compute, cells: Sequence[Any]) -> Iterator[tuple[int, Outcome]]:
+        host, _, port = self.address.rpartition(":")
+        if port.isdecimal():  # asked first: Ray itself waits for minutes and then ends the process
+            try:
+                socket.create_connection((host, int(port)), timeout=5).close()
+            except OSError as error:
+                raise BadInput(f"no Ray cluster at {self.address} ({error.strerror or error})") from error
         try:
             import ray
         except ImportError as error:
