@@ -103,7 +103,7 @@ def test_claims_hold_and_fail_as_they_should() -> None:
     rows, places = [], []
     for setting in decoupling.SETTINGS:
         for number in range(1, 33):
-            low, high, otherwise = learnt.get(setting.name, (0.03, 0.08, 0.5) if setting.still else (2.0, 3.0, 0.9))
+            low, high, otherwise = learnt.get(setting.name, (0.017, 0.06, 0.5) if setting.still else (2.0, 3.0, 0.9))
             accuracy = 1.0 if low <= angle_of(number) <= high else otherwise
             half = number in (11, 12) and setting.name in learnt
             for seed in range(5):
