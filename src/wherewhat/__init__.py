@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .capture import capture, load, load_tokenizer
     from .capture.gate import gate
     from .core.measure import entropy, exclusion, frequency_use, score, score_frequencies
+    from .core.spectrum import spectrum
     from .core.trace import Trace
     from .errors import BadInput, NotMeasurable
     from .lab import embedded
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .studies.doctor import Diagnosis, doctor
     from .studies.dynamics import Dynamics
     from .studies.profile import Profile, profile
+    from .studies.spectra import Spectra, spectra
 
 __all__ = [
     "BadInput",
@@ -31,6 +33,7 @@ __all__ = [
     "NotMeasurable",
     "Profile",
     "Prompt",
+    "Spectra",
     "Trace",
     "binding",
     "capture",
@@ -48,6 +51,8 @@ __all__ = [
     "profile",
     "score",
     "score_frequencies",
+    "spectra",
+    "spectrum",
 ]
 
 # Where each name comes from; it is fetched when it is first asked for, so that `--help` need not wait for torch.
@@ -55,6 +60,7 @@ _HOMES = {
     "capture": "capture load load_tokenizer",
     "capture.gate": "gate",
     "core.measure": "entropy exclusion frequency_use score score_frequencies",
+    "core.spectrum": "spectrum",
     "core.trace": "Trace",
     "errors": "BadInput NotMeasurable",
     "lab": "embedded",
@@ -65,6 +71,7 @@ _HOMES = {
     "studies.doctor": "Diagnosis doctor",
     "studies.dynamics": "Dynamics",
     "studies.profile": "Profile profile",
+    "studies.spectra": "Spectra spectra",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -11,6 +11,8 @@ import typer
 
 from ..errors import BadInput, CellsFailed, NotMeasurable
 from . import canonical, explore, gating, lab, lengths, models, stretching, theory
+from ..errors import BadInput, NotMeasurable
+from . import canonical, explore, gating, lab, lengths, models, spectrum, stretching, theory
 
 app = typer.Typer(
     name="wherewhat",
@@ -28,6 +30,7 @@ app.add_typer(canonical.app)
 app.add_typer(theory.app)
 app.add_typer(explore.app)
 app.add_typer(gating.app)
+app.add_typer(spectrum.app)
 
 
 def show_version(asked: bool) -> bool:

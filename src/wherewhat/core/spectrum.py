@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..errors import BadInput
 from .rotation import Rotation
+from .toeplitz import everything
 from .trace import AttentionLayer
 
 
@@ -154,6 +155,20 @@ class Contents:
         rotation = self.rotation if base is None else with_base(self.rotation, base)
         at = torch.arange(1, 1 + self.queries.shape[2], device=self.queries.device)
         return rotation.turn(self.queries, at), rotation.turn(self.keys, at)
+
+
+def seen_logits(layer: AttentionLayer) -> tuple[Float[Tensor, "B H N N"], Bool[Tensor, "N N"]]:
+    """The logits of all queries but the first on all keys but the first, with soft-capping and bias, and which of them
+    all heads of the layer can see: those before the query, and within its window."""
+    queries, keys = Contents.of(layer).turned()
+    logits = queries @ keys.mT
+    if layer.softcap is not None:
+        logits = layer.softcap * (logits / layer.softcap).tanh()
+    seen = everything(logits).tril()
+    if layer.bias is not None:
+        bias = layer.bias[..., 1:].double()
+        logits, seen = logits + bias, bias.isfinite().flatten(0, 1).all(0)
+    return logits, seen
 
 
 def with_base(rotation: Rotation, base: float) -> Rotation:

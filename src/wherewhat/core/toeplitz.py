@@ -26,6 +26,17 @@ def kernel(angles: Float[Tensor, " F"], length: int) -> Float[Tensor, " N"]:
     return (torch.arange(length, dtype=torch.float64)[:, None] * angles.double().cpu()).cos().mean(-1)
 
 
+def kernel_eigenvalues(angles: Float[Tensor, " F"], length: int) -> Float[Tensor, " two_F"]:
+    """The eigenvalues of that matrix that are not 0, largest first: it is a product of 2 F waves, at any length.
+
+    >>> kernel_eigenvalues(torch.tensor([0.0, torch.pi]), 100)[:3]
+    tensor([50., 50., 0.], dtype=torch.float64)
+    """
+    phases = torch.arange(length, dtype=torch.float64)[:, None] * angles.double().cpu()
+    waves = torch.cat([phases.cos(), phases.sin()], 1)
+    return torch.linalg.eigvalsh(waves.T @ waves / len(angles)).flip(0).clamp(min=0)
+
+
 def square(column: Float[Tensor, " N"], row: Float[Tensor, " N"] | None = None) -> Float[Tensor, "N N"]:
     """The matrix itself: `column` by distance i - j >= 0, `row` by j - i >= 0, the same unless given.
 

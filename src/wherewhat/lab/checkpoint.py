@@ -19,6 +19,11 @@ WEIGHTS = Path(__file__).parent / "weights"
 SERIES = Path(__file__).parent / "series"  # how the embedded models learnt, as a study of their checkpoints saved it
 
 
+def is_run(folder: str | Path) -> bool:
+    """Whether a folder holds a run."""
+    return (Path(folder) / "run.json").is_file()
+
+
 def read_run(folder: str | Path) -> dict[str, Any]:
     """What a run folder says of itself: task, shape and recipe."""
     path = Path(folder) / "run.json"
