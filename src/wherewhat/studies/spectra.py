@@ -53,7 +53,7 @@ class SpectrumCell:
 @dataclass(frozen=True)
 class Spectra:
     """`heads` has a row a head, `spectra` one a head, rotation and number of tokens, `kernels` one a rotation and
-    number of tokens. Means over prompts, of conditions medians.
+    number of tokens. Means over prompts, of norms and conditions geometric ones.
 
     Of the logits of the last query, contents at positions: shares of variance `content`, `position`, `interaction`.
     Of the logits of all queries: shares that depend on distance alone, `toeplitz` of all variance, `distance` of that
@@ -107,7 +107,7 @@ def spectra(
     for result in run_cells(None if folder is None else Path(folder) / "cells", cells, compute, "prompts"):
         results.append(result)
         progress("prompts", len(results), len(cells))
-    variants = ["still", "own", *(f"{base:g}" for base in bases)]
+    variants = ["still", "own", *(f"{base:.10g}" for base in bases)]
     heads, by_length = tables(results, variants, lengths)
     about = {"prompts": len(prompts), "tokens": shortest + 1, "lengths": lengths, "bases": list(bases)}
     return Spectra(heads, by_length, kernel_table(results[0], bases), about | {"weights": weights, "dtype": dtype})
@@ -195,8 +195,7 @@ def tables(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A row a head, and a row a head, rotation and length: means over prompts."""
     stacked = torch.stack([result["spectra"] for result in results])
-    mean = stacked.mean(0)
-    mean[..., 1] = stacked[..., 1].median(0).values
+    mean = torch.cat([stacked[..., :2].log().mean(0).exp(), stacked[..., 2:].mean(0)], -1)
     which = {name: results[0][name].numpy() for name in ("layer", "head")}
     shares = torch.stack([result["shares"] for result in results]).mean(0)
     heads = which | {name: shares[:, at].numpy() for at, name in enumerate(SHARES)}
@@ -227,7 +226,7 @@ def kernel_table(result: dict[str, Tensor], bases: Sequence[float]) -> pd.DataFr
                 rows.append(
                     {
                         "layers": name_layers(layers),
-                        "rotation": "own" if base is None else f"{base:g}",
+                        "rotation": "own" if base is None else f"{base:.10g}",
                         "tokens": length,
                     }
                     | {"largest": float(eigenvalues[0] / length)}
