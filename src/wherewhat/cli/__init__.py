@@ -10,8 +10,6 @@ from typing import Annotated
 import typer
 
 from ..errors import BadInput, CellsFailed, NotMeasurable
-from . import canonical, explore, gating, lab, lengths, models, stretching, theory
-from ..errors import BadInput, NotMeasurable
 from . import canonical, explore, gating, lab, lengths, models, spectrum, stretching, theory
 
 app = typer.Typer(
