@@ -79,6 +79,8 @@ def draw_gating(made: Gating) -> Figure:
                 low, high = ([before, *(before + part[end])] for end in ("low", "high"))
                 axes.fill_between(across, low, high, color=colour, alpha=0.15, lw=0)
         axes.set(title=MEASURES[str(measure)][0])
+        if str(measure).endswith(("accuracy", "probability")):
+            axes.set_ylim(bottom=-0.02 * before)  # the interval is that of the change; no share is below none
         if place >= len(measures) - columns:
             axes.set_xlabel("share of heads turned off")
     figure.axes[0].legend(frameon=False, fontsize=6.5)
