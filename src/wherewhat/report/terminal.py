@@ -59,7 +59,7 @@ def progress_bar(console: Console) -> Iterator[Callable[[str, float, int], None]
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring", total=None)
 
-        def show(what: str, done: float, total: int) -> None:
+        def show(what: str, done: float | int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
         _bars.append(show)
