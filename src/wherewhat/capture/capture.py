@@ -59,7 +59,10 @@ def capture(
     if not positions or 0 in positions:
         raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {list(queries)}")
     if isinstance(model, Traceable):
-        return model.trace(input_ids, positions)
+        trace = model.trace(input_ids, positions)
+        if trace.absolute and level == "keys":
+            raise NotMeasurable('positions are added to its embeddings: it can be measured at level "prompt" only')
+        return trace
     known = 0 if past is None else past.get_seq_length()
     if min(positions) < known:
         raise BadInput(f"query {min(positions)} is among the {known} tokens of the past, which are not run again")

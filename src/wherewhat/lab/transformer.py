@@ -68,7 +68,7 @@ class Block(nn.Module):
         self.hidden_out = nn.Linear(shape.hidden, shape.width)
 
     def forward(
-        self, stream: Float[Tensor, "B T W"], wave: Complex[Tensor, "T P"], drop: Drop, last: bool = False
+        self, stream: Float[Tensor, "B T W"], wave: Complex[Tensor, "T 1 P"], drop: Drop, last: bool = False
     ) -> Float[Tensor, "B Q W"]:
         queries_keys, values, hidden = self.inward(self.norm(stream)).split(self.sizes, -1)
         turned = turn(queries_keys.unflatten(-1, (2, self.heads, -1)), wave)
@@ -145,14 +145,12 @@ class Transformer(nn.Module):
         angles = torch.tensor(self.shape.frequencies(layer), device=self.device)
         return Rotation.interleaved(angles, self.shape.head_dim)
 
-    def wave(self, layer: int, tokens: int) -> Complex[Tensor, "T P"]:
+    def wave(self, layer: int, tokens: int) -> Complex[Tensor, "T 1 P"]:
         """The turn of every plane at every position, kept for the next call."""
         frequencies, dtype = self.shape.frequencies(layer), self.embedding.weight.dtype
         key = (frequencies, tokens, dtype, self.device)
         if key not in self._waves:
-            phases = torch.arange(tokens).double()[:, None] * torch.tensor(frequencies, dtype=torch.float64)
-            made = torch.polar(torch.ones_like(phases), phases)
-            self._waves[key] = made.to(self.device, torch.complex128 if dtype == torch.float64 else torch.complex64)
+            self._waves[key] = turns(torch.tensor([frequencies], dtype=torch.float64), tokens, dtype).to(self.device)
         return self._waves[key]
 
     @contextmanager
@@ -198,7 +196,22 @@ class Transformer(nn.Module):
         return Trace(tuple(layers), tuple(positions), positions[-1], logits[:, -1])
 
 
-def turn(vectors: Float[Tensor, "B T two H D"], wave: Complex[Tensor, "T P"]) -> Float[Tensor, "B T two H D"]:
+def turns(angles: Float[Tensor, "H P"], tokens: int, dtype: torch.dtype) -> Complex[Tensor, "T H P"]:
+    """How far every plane of every head is turned at every position, for vectors of this dtype."""
+    phases = torch.arange(tokens).double()[:, None, None] * angles
+    made = torch.polar(torch.ones_like(phases), phases)
+    return made.to(torch.complex128 if dtype == torch.float64 else torch.complex64)
+
+
+def turn(
+    vectors: Float[Tensor, "B T two H D"],
+    wave: Complex[
+        Tensor,
+        (
+            T  # H P
+        ),
+    ],
+) -> Float[Tensor, "B T two H D"]:
     """Neighbouring dimensions form a plane, which turns with its position."""
     planes = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous())
-    return torch.view_as_real(planes * wave[:, None, None]).flatten(-2)
+    return torch.view_as_real(planes * wave[:, None]).flatten(-2)

@@ -42,7 +42,7 @@ from torch.nn.functional import cosine_similarity, pad
 from transformers import DynamicCache, PreTrainedModel
 
 from ..capture import capture
-from ..capture.capture import check_input
+from ..capture.capture import Traceable, check_input
 from ..capture.check import TOLERANCE
 from ..core.measure import block_spans, check_tau
 from ..core.placement import Placement
@@ -86,7 +86,7 @@ class PromptScores:
 
 
 def score_prompt(
-    model: PreTrainedModel,
+    model: PreTrainedModel | Traceable,
     input_ids: Int[Tensor, "1 T"],
     blocks: Sequence[tuple[int, int]] | None = None,
     *,
@@ -167,7 +167,7 @@ def exchange(ids: Int[Tensor, " T"], one: tuple[int, int], other: tuple[int, int
 
 
 def run(
-    model: PreTrainedModel,
+    model: PreTrainedModel | Traceable,
     exchanges: Sequence[Exchange],
     cache: DynamicCache | None = None,
     batch: int = 16,
@@ -191,13 +191,15 @@ def run(
 
 
 def reusable_cache(
-    model: PreTrainedModel, input_ids: Int[Tensor, "1 T"], exchanges: Sequence[Exchange]
+    model: PreTrainedModel | Traceable, input_ids: Int[Tensor, "1 T"], exchanges: Sequence[Exchange]
 ) -> tuple[DynamicCache | None, float]:
     """The keys and values of the prompt, if the model runs on from them as if it had run from the start.
 
     Tried on the swaps with the shortest, a middling and the longest common beginning. Returns the largest difference
     of attention too; a model that cannot use such a cache (inf) or differs too much gets none.
     """
+    if not isinstance(model, PreTrainedModel):
+        return None, torch.inf
     ordered = sorted(exchanges, key=lambda one: one.start)
     tried = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
     cache = DynamicCache()

@@ -1,5 +1,7 @@
 """Tasks with a known answer: vectorised, seeded generators."""
 
+from .count import Count
+from .distance import Distance
 from .hops import Sequences
 from .index import Index
 from .induction import Induction
@@ -12,5 +14,6 @@ TASKS = {"number": Number, "letter": Letter}
 CANONICAL = {"index": Index, "retrieval": Retrieval, "induction": Induction}
 
 __all__ = [
-    "CANONICAL", "TASKS", "Index", "Induction", "Letter", "LookupTask", "Lookups", "Number", "Retrieval", "Sequences",
+    "CANONICAL", "TASKS", "Count", "Distance", "Index", "Induction", "Letter", "LookupTask", "Lookups", "Number",
+    "Retrieval", "Sequences",
 ]  # fmt: skip
