@@ -112,13 +112,7 @@ class Attention(nn.Module):
         self,
         stream: Float[Tensor, "B T W"],
         source: Float[Tensor, "B T W"],
-        wave: Complex[
-            Tensor,
-            (
-                T  # H P
-            ),
-        ]
-        | None,
+        wave: Complex[Tensor, "T _ P"] | None,
     ) -> tuple[Float[Tensor, "B H T D"], ...]:
         if source is stream:
             made = self.inward(stream)
@@ -152,13 +146,7 @@ class LatentAttention(nn.Module):
         self,
         stream: Float[Tensor, "B T W"],
         source: Float[Tensor, "B T W"],
-        wave: Complex[
-            Tensor,
-            (
-                T  # H P
-            ),
-        ]
-        | None,
+        wave: Complex[Tensor, "T _ P"] | None,
     ) -> tuple[Float[Tensor, "B H T _"], ...]:
         sizes = (self.head_dim, self.decoupled)
         still, moving = self.asking(stream).unflatten(-1, (self.heads, -1)).split(sizes, -1)

@@ -205,12 +205,7 @@ def turns(angles: Float[Tensor, "H P"], tokens: int, dtype: torch.dtype) -> Comp
 
 def turn(
     vectors: Float[Tensor, "B T two H D"],
-    wave: Complex[
-        Tensor,
-        (
-            T  # H P
-        ),
-    ],
+    wave: Complex[Tensor, "T _ P"],
 ) -> Float[Tensor, "B T two H D"]:
     """Neighbouring dimensions form a plane, which turns with its position."""
     planes = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous())
