@@ -47,7 +47,7 @@ def measure_text(
         print(json.dumps(told | {"tokens_read": read, "tokens_written": written, "cost": cost}))
     else:
         show_text_lengths(found, name, Console(highlight=False, markup=False))
-        spent = "" if cost is None else f", {cost:,.2f} at the prices given"
+        spent = "" if cost is None else f", {cost:,.4g} at the prices given"
         screen.print(f"Tokens: {read:,} read, {written:,} written{spent}. Saved in {folder}")
 
 

@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from threading import Event, Lock
@@ -34,6 +34,10 @@ class Transient(Exception):
         self.after = after
 
 
+class Stopped(Exception):
+    """Something failed elsewhere, so this is not asked."""
+
+
 class Pace:
     """Turns for requests, evenly spaced where there is a limit a minute; all wait where the endpoint asks for it."""
 
@@ -53,7 +57,7 @@ class Pace:
 
     def pause(self, seconds: float) -> None:
         if self._stopped.wait(max(0.0, seconds)):
-            raise CancelledError
+            raise Stopped
 
     def stop(self) -> None:
         self._stopped.set()
@@ -92,7 +96,11 @@ class Endpoint:
         pace = Pace(self.per_minute)
 
         def answer(question: Question) -> None:
-            keep(question, self._reply(client, pace, question))
+            try:
+                keep(question, self._reply(client, pace, question))
+            except BaseException:
+                pace.stop()  # before this thread takes the next question
+                raise
 
         with (
             httpx2.Client(headers=headers, timeout=self.timeout) as client,
@@ -101,7 +109,8 @@ class Endpoint:
             asked = [pool.submit(answer, question) for question in questions]
             try:
                 for done in as_completed(asked):
-                    done.result()
+                    if not isinstance(done.exception(), Stopped):
+                        done.result()
             except BaseException:
                 pace.stop()
                 pool.shutdown(wait=False, cancel_futures=True)
