@@ -22,7 +22,7 @@ import { alone, headRows, isPart, moveWith, pureSince, sentence, tipOf } from ".
 const MARGIN = { left: 38, top: 20, right: 8, bottom: 34 };
 const MODES = ["difference", "positional", "symbolic", "entropy"];
 const SIGNS = "Circle: where, square: what, cross: could not be measured.";
-const TOLD = "Triangle: told from heads at random, down worse than those, up better.";
+const TOLD = "Triangle: told from heads at random, down worse than those, up better. Cross: not measured.";
 const ENDS = {
   difference: ["what", "where"],
   positional: ["0", "1 where"],
