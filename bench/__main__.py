@@ -13,14 +13,15 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from . import ensemble, gating, memory, overhead, published, series, training
+from . import encodings, ensemble, gating, memory, overhead, published, series, training
 
+PARTS = "published overhead memory training series gating ensemble encodings".split()
 RESULTS = Path(__file__).parent / "results.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", default="published overhead memory training series gating ensemble".split())
+    parser.add_argument("parts", nargs="*", default=PARTS)
     console = Console()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results["machine"] = {
@@ -47,6 +48,8 @@ def main() -> None:
                 case "ensemble":
                     rows = [ensemble.compare(task) for task in ("index", "retrieval", "induction")]
                     rows.append(ensemble.compare("induction", still=True))
+                case "encodings":
+                    rows = encodings.compare()
                 case _:
                     parser.error(f"no benchmark {part!r}")
         results[part] = rows

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import BadInput, CellsFailed, NotMeasurable
-from . import canonical, explore, gating, lab, lengths, models, spectrum, stretching, theory
+from . import canonical, encodings, explore, gating, lab, lengths, models, spectrum, stretching, theory
 
 app = typer.Typer(
     name="wherewhat",
@@ -29,6 +29,7 @@ app.add_typer(theory.app)
 app.add_typer(explore.app)
 app.add_typer(gating.app)
 app.add_typer(spectrum.app)
+app.add_typer(encodings.app)
 
 
 def show_version(asked: bool) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from .canonical import decoupling
+from .encodings import encodings
 from .shared import AsJson, Seed, TrustRemoteCode, in_cells, quiet_libraries, stoppable
 
 app = typer.Typer()
@@ -128,14 +129,17 @@ def dynamics(
 @app.command()
 @in_cells
 def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="dynamics or decoupling.")],
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="dynamics, decoupling or encodings.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for runs and tables.")] = Path("runs"),
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds a task.", show_default="2 | decoupling: 5")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds a task.", show_default="2 | decoupling: 5 | encodings: 3")
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="decoupling: draw a real model too; hub id, folder, .gguf file or folder of its profile."),
     ] = None,
     longest: Annotated[int, typer.Option(min=17, help="dynamics: leave out lengths beyond this many tokens.")] = 5000,
+    quick: Annotated[bool, typer.Option("--quick", help="encodings: one seed of four encodings.")] = False,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
@@ -144,7 +148,8 @@ def reproduce(
     dynamics: both multi-hop tasks, trained in full (about 25 minutes a run on 2 cores), scored at every checkpoint
     and tried on sequences of up to 5,000 tokens (about 20 minutes more), with the discrepancy of the constructions.
     decoupling: one head for each of 32 angles on three tasks, with figures (some minutes), and with --model what the
-    paper draws of a real model's heads. Whatever is in the folder already is not done again.
+    paper draws of a real model's heads. encodings: every positional encoding on two tasks, about a minute a run, 144
+    runs (--quick: 8). Whatever is in the folder already is not done again.
 
     [bold]Example:[/bold] wherewhat reproduce dynamics -o runs
 
@@ -159,11 +164,16 @@ def reproduce(
     from ..studies.discrepancies import discrepancy_curves
     from ..studies.learning import reproduce_learning
 
-    if paper not in ("dynamics", "decoupling"):
-        raise BadInput(f"no paper {paper!r}: dynamics, decoupling")
+    if paper not in ("dynamics", "decoupling", "encodings"):
+        raise BadInput(f"no paper {paper!r}: dynamics, decoupling, encodings")
     if model is not None and paper != "decoupling":
         raise BadInput(f"--model does not apply to {paper}")
+    if quick and paper != "encodings":
+        raise BadInput(f"--quick does not apply to {paper}")
     use_threads(threads)
+    if paper == "encodings":
+        encodings(output, seeds or 3, quick, as_json)
+        return
     if paper == "decoupling":
         decoupling(output, seeds or 5, model, as_json)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -47,12 +47,7 @@ def deposit(drops: Float[Tensor, "*lead L H"]) -> Deposit:
 
 
 @torch.no_grad()
-def ablate_heads(
-    model: Classifier,
-    tokens: Int[Tensor, "B T"],
-    answers: Int[Tensor, " B"],
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Ablation:
+def ablate_heads(model: Classifier, tokens: Int[Tensor, "B T"], answers: Int[Tensor, " B"]) -> Ablation:
     """The accuracy of a classifier without each of its heads, on sequences that it was not trained on.
 
     The run up to a layer is shared by all its heads: of what the layer adds to the stream, the part of one head is
@@ -61,28 +56,24 @@ def ablate_heads(
     >>> ablate_heads(model, tokens, answers).zero                                      # doctest: +SKIP
     """
     design = model.design
-    shape = (design.layers, design.heads)
     means = head_means(model, tokens, answers)
-    right = torch.zeros(2, *shape, device=model.device)
+    right = torch.zeros(2, design.layers, design.heads, device=model.device)
     whole = torch.zeros((), device=model.device)
-    total = -(-len(tokens) // BATCH)
-    for done, (some, labels) in enumerate(_batches(model, tokens, answers)):
+    for some, labels in _batches(model, tokens, answers):
         stream, reading = model.begin(some)
         for layer in range(design.layers):
             stream, block = model.tell(layer, stream), model.block(layer)
             attended = model.ask(layer, stream, reading).attended()
             joined = stream + block.attention_out(attended)
-            outward = block.attention_out.weight.unflatten(1, (design.heads, -1)).movedim(1, 0)  # H W D
-            for head, (own, matrix) in enumerate(
-                zip(attended.unflatten(-1, (design.heads, -1)).unbind(2), outward, strict=True)
-            ):
-                without = joined - own @ matrix.mT
-                for how, start in enumerate((without, without + matrix @ means[layer, head])):
-                    logits = model.proceed(layer + 1, block.think(start), reading)
+            outward = block.attention_out.weight.unflatten(1, (design.heads, -1)).unbind(1)  # H of (W, D)
+            for head, own in enumerate(attended.unflatten(-1, (design.heads, -1)).unbind(2)):
+                for how, instead in enumerate((0.0, means[layer, head])):
+                    lost = (own - instead).flatten(0, 1)
+                    without = torch.addmm(joined.flatten(0, 1), lost, outward[head].mT, alpha=-1).view_as(joined)
+                    logits = model.proceed(layer + 1, block.think(without), reading)
                     right[how, layer, head] += (logits.argmax(-1) == labels).sum()
             stream = block.think(joined)
         whole += (model.finish(stream, reading).argmax(-1) == labels).sum()
-        progress(done + 1, total)
     return Ablation(whole / len(tokens), *(right / len(tokens)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from ..lab.train import Recipe
 from ..tasks import Count, Distance
 from .cells import cell_hash, run_cells
 from .deposit import ablate_heads
+from .executors import Here
 
 TASKS = {"distance": Distance, "count": Count}
 ENCODINGS = {
@@ -154,14 +156,23 @@ def training_cell(setting: Setting, size: Size) -> TrainingCell:
     return TrainingCell(setting.task, setting.labels(size), setting.design(size), recipe)
 
 
-def run_setting(
-    setting: Setting, size: Size, folder: Path | None, progress: Callable[[int], None] = lambda step: None
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What training left and what was measured of it, from their files or anew."""
-    cell = training_cell(setting, size)
-    trained = next(run_cells(folder, [cell], lambda cell: train_cell(cell, progress), "runs"))
-    measure = MeasureCell(cell_hash(cell), size.tested)
-    return trained, next(run_cells(folder, [measure], lambda measure: measure_cell(cell, trained, measure), "measures"))
+def run_settings(
+    wanted: Sequence[Setting],
+    size: Size,
+    folder: Path | None,
+    progress: Callable[[str, float, int], None] = lambda what, done, total: None,
+) -> Iterator[tuple[TrainingCell, dict[str, Tensor], dict[str, Tensor]]]:
+    """For each setting what training left and what was measured of it, from their files or anew."""
+    cells, steps, show = [training_cell(setting, size) for setting in wanted], size.recipe.steps, Here(progress)
+
+    def train(cell: TrainingCell) -> dict[str, Tensor]:
+        at = cells.index(cell)
+        name = f"{wanted[at].encoding}, {wanted[at].task}, seed {wanted[at].seed}"
+        return train_cell(cell, lambda step: show(name, at * steps + step, len(cells) * steps))
+
+    for cell, trained in zip(cells, run_cells(folder, cells, train, "runs"), strict=True):
+        measure = partial(measure_cell, cell, trained)
+        yield cell, trained, next(run_cells(folder, [MeasureCell(cell_hash(cell), size.tested)], measure, "measures"))
 
 
 def train_cell(cell: TrainingCell, progress: Callable[[int], None] = lambda step: None) -> dict[str, Tensor]:

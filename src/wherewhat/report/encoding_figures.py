@@ -1,0 +1,132 @@
+"""Positional encodings side by side, drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..studies.encoding_tables import Encodings, rows_with
+from ..studies.encodings import CLEAN, ENCODINGS, MAIN, QUIRKS, QUIRKY, TIMES
+from .figures import INK, LAYERS, NEITHER, WHAT, WHERE, name_figure, new_figure
+
+TASKS = {"distance": WHERE, "count": WHAT}
+PUBLISHED = {("rope", "distance"): 0.9264, ("mla", "distance"): 0.8834, ("rope", "count"): 0.6943,
+             ("mla", "count"): 0.9741, ("nope", "count"): 0.7769}  # fmt: skip
+LINES = ("-", "--", ":", "-.")
+
+
+def accuracies(made: Encodings) -> Figure:
+    """Accuracy and steps to 90 % of every encoding, a dot a seed, beside the published numbers."""
+    figure = new_figure(7.4, 4.0)
+    left, right = figure.subplots(1, 2, sharey=True)
+    runs = rows_with(made.runs, variant=CLEAN)
+    names = [name for name in ENCODINGS if name in set(runs["encoding"])][::-1]
+    for task, colour in TASKS.items():
+        shift = 0.15 if task == "distance" else -0.15
+        some = runs[runs["task"] == task]
+        places = [names.index(name) + shift for name in some["encoding"]]
+        left.scatter(some["accuracy"], places, s=14, color=colour, label=task)
+        right.scatter(some["steps_to_90"], places, s=14, color=colour)
+        told = [
+            (value, names.index(name) + shift)
+            for (name, of), value in PUBLISHED.items()
+            if of == task and name in names
+        ]
+        if told:
+            left.scatter(*zip(*told, strict=True), marker="|", s=60, color=colour, label=f"{task}, published")
+    left.set(yticks=range(len(names)), yticklabels=names, xlabel="accuracy", xlim=(0, 1.03))
+    right.set(xlabel="steps until 90 % (none: never)")
+    left.legend(frameon=False, fontsize=6.5)
+    name_figure(figure, "What each encoding learns", "small setting; one dot a seed")
+    return figure
+
+
+def ablations(made: Encodings) -> Figure:
+    """How far accuracy falls without each head: all heads of a layer as a violin, all seeds together."""
+    names = [name for name in (*MAIN, "mla", "rope, 4 heads") if name in set(made.heads["encoding"])]
+    figure = new_figure(1.6 * len(names) + 0.6, 4.6)
+    panels = figure.subplots(2, len(names), sharey=True, squeeze=False)
+    for axes, task in zip(panels, TASKS, strict=True):
+        for one, name in zip(axes, names, strict=True):
+            heads = rows_with(made.heads, encoding=name, task=task, variant=CLEAN)
+            _violins(one, heads)
+            one.set_title(name if task == "distance" else "")
+        axes[0].set_ylabel(f"{task}: drop without a head")
+    name_figure(
+        figure,
+        "What a model loses without each of its heads",
+        "output set to zero; dots are heads, all seeds",
+    )
+    return figure
+
+
+def _violins(axes: Axes, heads: pd.DataFrame) -> None:
+    for layer, some in heads.groupby("layer"):
+        at, drops = float(layer), some["zero"].to_numpy()  # type: ignore[arg-type]
+        colour = LAYERS(at / 3)
+        if np.ptp(drops) > 0:
+            for body in axes.violinplot(drops, [at], widths=0.8, showextrema=False)["bodies"]:  # type: ignore[union-attr]
+                body.set(facecolor=colour, alpha=0.35, edgecolor="none")
+        axes.scatter(at + np.linspace(-0.15, 0.15, len(drops)), drops, s=5, color=colour)
+    axes.set(ylim=(-0.1, 1.0), xticks=sorted(heads["layer"].unique()), xlabel="layer")
+
+
+def variants(made: Encodings) -> Figure:
+    """In how many heads, in which layers, and with whose flaws: accuracy on distance and the largest drop."""
+    figure = new_figure(7.4, 3.4)
+    heads, times, flaws = figure.subplots(1, 3, sharey=True, width_ratios=(1, 1.2, 2))
+    by_heads = {"nope": "0", "rope, 1 head": "1", "rope, 2 heads": "2", "rope, 4 heads": "4", "rope": "8"}
+    _bars(heads, made.runs, {told: (name, CLEAN) for name, told in by_heads.items()})
+    heads.set(xlabel="heads that turn", ylabel="accuracy; largest drop")
+    _bars(times, made.runs, {"all": ("rope", CLEAN)} | {when: ("rope", when) for when in TIMES})
+    times.set_xlabel("layers with RoPE")
+    told = {f"{name}, {how}": (name, how) for name in ("rope", "alibi") for how in (CLEAN, *QUIRKS, QUIRKY)}
+    _bars(flaws, made.runs, told)
+    flaws.set_xlabel("one flaw of the published code at a time, and all")
+    heads.legend(frameon=False, fontsize=6.5)
+    name_figure(figure, "Distance: where the coupling is, and when", "mean over seeds; dots are seeds")
+    return figure
+
+
+def _bars(axes: Axes, runs: pd.DataFrame, wanted: dict[str, tuple[str, str]]) -> None:
+    shown = []
+    for told, (name, variant) in wanted.items():
+        some = rows_with(runs, encoding=name, variant=variant, task="distance")
+        if len(some):
+            at = len(shown)
+            shown.append(told)
+            for column, shift, colour, words in (
+                ("accuracy", -0.2, WHERE, "accuracy"),
+                ("largest", 0.2, NEITHER, "largest drop of a head"),
+            ):
+                axes.bar(at + shift, some[column].mean(), 0.36, color=colour, label=words if at == 0 else None)
+                axes.scatter([at + shift] * len(some), some[column], s=5, color=INK, zorder=3)
+    axes.set_xticks(range(len(shown)), shown, rotation=60, ha="right", fontsize=6.5)
+    axes.set_ylim(0, 1.05)
+
+
+def optimisation(made: Encodings) -> Figure:
+    """Learning curves, the largest share of the gradient of one head, and steps to 90 % against conditioning."""
+    figure = new_figure(7.4, 2.8)
+    learning, share, condition = figure.subplots(1, 3)
+    for name, line, colour in zip(MAIN, LINES, (WHERE, NEITHER, "#009E73", WHAT), strict=True):
+        curve = rows_with(made.training, encoding=name, task="distance", variant=CLEAN)
+        for axes, column in ((learning, "accuracy"), (share, "largest_share")):
+            mean = curve.groupby("step")[column].mean()
+            axes.plot(mean.index, mean, line, color=colour, lw=1.1, label=name)
+    learning.set(xlabel="step", ylabel="accuracy, distance", ylim=(0, 1.03))
+    share.set(xlabel="step", ylabel="largest share of the gradient of a head")
+    learning.legend(frameon=False, fontsize=6.5)
+    known = rows_with(made.runs, task="distance", variant=CLEAN).dropna(subset=["steps_to_90"])
+    for name, some in known.groupby("encoding"):
+        condition.scatter(some["condition"], some["steps_to_90"], s=10, color=WHERE)
+        condition.annotate(str(name), (some["condition"].mean(), some["steps_to_90"].mean()), fontsize=5)
+    condition.set(xscale="log" if len(known) else "linear")
+    condition.set(xlabel="condition number at the start", ylabel="steps to 90 %")
+    name_figure(figure, "Optimisation, distance", "means over seeds")
+    return figure
+
+
+FIGURES = {"accuracy": accuracies, "ablation": ablations, "variants": variants, "optimisation": optimisation}

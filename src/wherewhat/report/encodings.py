@@ -1,0 +1,49 @@
+"""Positional encodings side by side, as a person reads them in a terminal."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..studies.encoding_findings import findings
+from ..studies.encoding_tables import Encodings
+
+COLUMNS = ("encoding", "variant", "accuracy", "published", "steps to 90 %", "largest drop", "share", "effective heads")
+
+
+def show_encodings(made: Encodings, console: Console) -> None:
+    """A table a task, then the claims."""
+    summary: Any = made.summary()
+    for task, rows in summary.groupby("task", sort=False):
+        seeds = rows["seeds"].max()
+        console.print(Text.assemble((str(task), "bold"), f": {seeds} seed{'s' if seeds > 1 else ''}, 95 % intervals"))
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in COLUMNS:
+            table.add_column(column, no_wrap=True, justify="left" if column in ("encoding", "variant") else "right")
+        for row in rows.to_dict("records"):
+            table.add_row(
+                row["encoding"], row["variant"], ranged(row, "accuracy", "{:.1%}"), row["published"] or "",
+                "never" if math.isnan(row["steps_to_90"]) else f"{row['steps_to_90']:.0f}",
+                ranged(row, "largest", "{:.2f}"), ranged(row, "share", "{:.2f}"), ranged(row, "effective", "{:.1f}"),
+            )  # fmt: skip
+        console.print(Padding(table, (0, 2, 1, 2)))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("claim", "found, mean and range of seeds", "holds"):
+        table.add_column(column)
+    for row in findings(made).to_dict("records"):
+        table.add_row(row["claim"], row["found"], "yes" if row["holds"] else Text("NO", "bold red"))
+    console.print(Padding(table, (0, 2, 1, 2)))
+
+
+def ranged(row: dict[str, Any], name: str, shape: str) -> str:
+    """A mean with its interval, where there is one."""
+    value, low, high = (row[key] for key in (name, f"{name}_low", f"{name}_high"))
+    if math.isnan(value):
+        return "-"
+    told = shape.format(value)
+    return told if math.isnan(low) else f"{told} ± {shape.format((high - low) / 2)}"

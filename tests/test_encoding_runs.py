@@ -1,0 +1,214 @@
+"""Runs of encodings: killed and resumed, from cells to tables, claims and figures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from wherewhat.lab.classifier import Classifier, Design
+from wherewhat.lab.encodings import NOPE, Encoding
+from wherewhat.report.encoding_figures import FIGURES
+from wherewhat.report.figures import save_drawn
+from wherewhat.studies.behaviour import Behaviour, losses
+from wherewhat.studies.encoding_findings import findings
+from wherewhat.studies.encoding_signals import diagonal_means, of_logits, pulls
+from wherewhat.studies.encoding_tables import Encodings, gather, over_seeds, rows_of
+from wherewhat.studies.encodings import MAIN, QUIRKY, SIZES, TASKS, Setting, restore, run_settings
+from wherewhat.studies.model_deposit import deposit_of_model
+
+TINY = replace(SIZES["small"], layers=2, heads=2, width=16, hidden=16, tested=64,
+               recipe=replace(SIZES["small"].recipe, steps=20, batch=16, warmup=2))  # fmt: skip
+KILLABLE = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from wherewhat.studies.encoding_tables import Encodings, gather
+from wherewhat.studies.encodings import SIZES, Setting
+size = replace(SIZES["small"], layers=2, heads=2, width=16, hidden=16, tested=64,
+               recipe=replace(SIZES["small"].recipe, steps=20, batch=16, warmup=2))
+folder = Path(sys.argv[1])
+wanted = [Setting("rope", "distance"), Setting("mla", "count"), Setting("t5", "distance")]
+Encodings(*gather(folder / "cells", wanted, size, lambda what, done, total: None)).save(folder / "encodings")
+"""
+
+
+def test_runs_killed_with_9_and_resumed_give_the_same_tables(tmp_path: Path) -> None:
+    def start(folder: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", KILLABLE, str(tmp_path / folder)])
+
+    assert start("whole").wait() == 0
+    process = start("killed")
+    while process.poll() is None and len(list((tmp_path / "killed").glob("cells/*.safetensors"))) < 2:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "encodings.parquet").exists()
+    assert start("killed").wait() == 0
+    for name in ("encodings", "encodings-heads", "encodings-training"):
+        assert (tmp_path / "whole" / f"{name}.parquet").read_bytes() == (
+            tmp_path / "killed" / f"{name}.parquet"
+        ).read_bytes()
+    made = Encodings.load(tmp_path / "whole" / "encodings")
+    assert (len(made.runs), len(made.heads), len(made.training)) == (3, 3 * 4, 3)
+
+
+@pytest.fixture(scope="module")
+def made() -> Encodings:
+    wanted = [Setting(name, task) for name in MAIN for task in TASKS]
+    wanted += [
+        Setting("rope", "distance", 1),
+        Setting("alibi", "distance", 0, QUIRKY),
+        Setting("rope", "distance", 0, "last layer"),
+    ]
+    return Encodings(*gather(None, wanted, TINY, lambda what, done, total: None))
+
+
+def test_the_tables_have_a_row_a_run_and_a_row_a_head(made: Encodings) -> None:
+    keys = ["encoding", "task", "seed", "variant"]
+    assert not made.runs.duplicated(keys).any()
+    assert not made.heads.duplicated([*keys, "layer", "head"]).any()
+    assert len(made.heads) == len(made.runs) * 4
+    largest = made.heads.groupby(keys)["zero"].max().clip(lower=0)
+    assert np.allclose(largest, made.runs.set_index(keys)["largest"].sort_index(), atol=1e-6)
+
+
+def test_findings_skip_what_was_not_run_and_figures_are_drawn(made: Encodings, tmp_path: Path) -> None:
+    found = findings(made)
+    assert found["claim"].str.contains("ALiBi fails").sum() == 2
+    assert not found["claim"].str.contains("latent").any()
+    for name, draw in FIGURES.items():
+        save_drawn(tmp_path / f"{name}.png", lambda draw=draw: draw(made))
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
+def test_a_claim_is_judged_by_its_seeds() -> None:
+    accuracy = [0.9, 0.8, 0.95, 0.3, 0.2, 0.79]
+    runs = pd.DataFrame({"encoding": ["rope"] * 3 + ["nope"] * 3, "accuracy": accuracy})
+    runs = runs.assign(task="distance", variant="clean", seed=[0, 1, 2] * 2)
+    columns = dict.fromkeys(
+        ("steps_to_90", "largest", "share", "effective", "agreement", "condition", "seed_rank"), 0.5
+    )
+    found = findings(Encodings(runs.assign(**columns), runs, runs)).set_index("claim")["holds"]
+    assert not found["Distance: RoPE is ahead of NoPE"]  # 0.80 against 0.79 in one seed
+    runs.loc[5, "accuracy"] = 0.3
+    found = findings(Encodings(runs.assign(**columns), runs, runs)).set_index("claim")["holds"]
+    assert found["Distance: RoPE is ahead of NoPE"]
+
+
+def test_steps_to_90_and_shares_are_read_off_the_curve() -> None:
+    steps = torch.arange(100)
+    trained = {
+        "accuracy": (steps >= 60).float(), "norm": torch.ones(100), "heads": torch.ones(100, 2, 2),
+    }  # fmt: skip
+    trained["heads"][:, 0, 0] = 5
+    measured = {"whole": torch.tensor(1.0), "zero": torch.tensor([[0.4, 1.0], [1.0, 0.8]]), "mean": torch.ones(2, 2)}
+    signals = {name: torch.ones(2, 2, 2) for name in ("condition", "rank", "pull", "agreement")}
+    run, heads, training = rows_of(trained, measured, signals)
+    row = run.to_dict("records")[0]
+    assert row["steps_to_90"] == 80  # the first twenty steps of which 90 % are right end there
+    assert row["early_share"] == pytest.approx(5 / 8)
+    assert row["largest"] == pytest.approx(0.6)
+    assert row["effective"] == pytest.approx(0.8**2 / (0.6**2 + 0.2**2))
+    assert row["norm_variation"] == 0
+    assert row["seed_rank"] == 1
+    assert list(training["step"]) == [20, 40, 60, 80, 100]
+    assert heads["early_share"].sum() == pytest.approx(1)
+
+
+def test_intervals_over_seeds_are_students() -> None:
+    from scipy import stats
+
+    values = [0.7, 0.9, 0.95]
+    expected = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
+    assert over_seeds(values)[1:] == pytest.approx(expected)
+
+
+def test_a_run_is_restored_as_it_was_at_each_look() -> None:
+    setting = Setting("rope", "distance", 3)
+    cell, trained, measured = next(run_settings([setting], TINY, None))
+    first = Classifier(cell.design, 3).state_dict()
+    assert all(torch.equal(value, first[name]) for name, value in restore(cell, trained, 0).state_dict().items())
+    tokens = cell.labels.sample(64, seed=2**40)
+    with torch.no_grad():
+        right = restore(cell, trained)(tokens.tokens).argmax(-1) == tokens.answers
+    assert float(measured["whole"]) == pytest.approx(float(right.float().mean()))
+
+
+# Signals.
+
+
+def test_the_pull_is_the_gradient_of_a_bias_by_distance() -> None:
+    """Against differences of the loss when one number is added to all logits of a distance."""
+    model = Classifier(Design(20, 5, 8, Encoding(bias="t5-plain"), 2, 2, 16, 16), seed=1).double()
+    draw = torch.Generator().manual_seed(0)
+    tokens, answers = torch.randint(1, 20, (3, 8), generator=draw), torch.randint(5, (3,), generator=draw)
+    stream, reading = model.begin(tokens)
+
+    def loss(layer: int, head: int, distance: int, extra: float) -> float:
+        state = stream
+        for number in range(2):
+            block, asked = model.block(number), model.ask(number, state, reading)
+            bias = asked.bias.expand(-1, -1, -1, -1).clone()
+            if number == layer:
+                bias[:, head].diagonal(distance, -2, -1).add_(extra)
+            state = block.think(state + block.attention_out(asked._replace(bias=bias).attended()))
+        return float(torch.nn.functional.cross_entropy(model.finish(state, reading), answers, reduction="sum"))
+
+    with torch.no_grad():
+        slopes = [
+            (loss(1, 0, distance, 1e-5) - loss(1, 0, distance, -1e-5)) / 2e-5 / (8 - abs(distance)) / 3
+            for distance in range(-7, 8)
+        ]
+    assert float(pulls(model, tokens, answers)["pull"][1, 0]) == pytest.approx(np.linalg.norm(slopes), rel=1e-4)
+
+
+def test_sequences_that_are_the_same_agree() -> None:
+    model = Classifier(Design(20, 5, 8, Encoding(rotary=True), 2, 2, 16, 16), seed=1)
+    tokens = torch.randint(1, 20, (1, 8)).expand(4, -1)
+    assert torch.allclose(
+        pulls(model, tokens, torch.zeros(4, dtype=torch.long))["agreement"], torch.ones(2, 2), atol=1e-4
+    )
+
+
+def test_conditions_are_those_of_the_models_own_logits() -> None:
+    model = Classifier(Design(20, 5, 8, NOPE, 1, 2, 16, 16), seed=1)
+    tokens = torch.randint(1, 20, (1, 12), generator=torch.Generator().manual_seed(0))
+    seen = []
+    model(tokens, watch=lambda _, asked: seen.append(asked.logits()[0].detach().double()))
+    values = torch.linalg.svdvals(seen[0])
+    assert torch.allclose(of_logits(model, tokens)["condition"][0].double(), values[:, 0] / values[:, 7], rtol=1e-2)
+    assert torch.equal(diagonal_means(torch.eye(3)), torch.tensor([0.0, 0, 1, 0, 0]))
+
+
+# Language models.
+
+
+def test_deposit_of_a_language_model(stories260k, tmp_path: Path) -> None:
+    """Every head's cost against a run in which its columns of the output matrix are zero."""
+    ids = torch.randint(3, 200, (3, 12), generator=torch.Generator().manual_seed(0))
+    behaviour = Behaviour("text", lambda model: {"text_loss": losses(model, ids).mean(1)}, ids)
+    made = deposit_of_model(stories260k, behaviour, folder=tmp_path)
+    before = float(losses(stories260k, ids).mean())
+    weight = stories260k.model.layers[2].self_attn.o_proj.weight.data
+    kept, width = weight.clone(), stories260k.config.head_dim
+    weight[:, 3 * width : 4 * width] = 0
+    after = float(losses(stories260k, ids).mean())
+    weight.copy_(kept)
+    costs = made.heads.set_index(["layer", "head"])["cost"]
+    assert costs[2, 3] == pytest.approx(after - before, abs=1e-4)
+    row = made.measures.to_dict("records")[0]
+    assert row["largest"] == pytest.approx(costs.max())
+    assert costs[row["layer"], row["head"]] == costs.max()
+    assert float(losses(stories260k, ids).mean()) == pytest.approx(before, abs=1e-6)
