@@ -8,16 +8,19 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 
 from wherewhat.lab.classifier import Classifier, Design
 from wherewhat.lab.encodings import NOPE, Encoding
 from wherewhat.report.encoding_figures import FIGURES
+from wherewhat.report.encodings import show_encodings
 from wherewhat.report.figures import save_drawn
 from wherewhat.studies.behaviour import Behaviour, losses
 from wherewhat.studies.encoding_findings import findings
@@ -91,6 +94,16 @@ def test_findings_skip_what_was_not_run_and_figures_are_drawn(made: Encodings, t
     for name, draw in FIGURES.items():
         save_drawn(tmp_path / f"{name}.png", lambda draw=draw: draw(made))
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
+def test_the_terminal_shows_every_run_beside_what_was_published(made: Encodings) -> None:
+    console = Console(width=200, record=True, file=StringIO())
+    show_encodings(made, console)
+    text = console.export_text()
+    rope = next(line for line in text.splitlines() if line.split()[:2] == ["rope", "clean"])
+    assert "92.6 %" in rope
+    assert "never" in rope  # twenty steps are too few
+    assert text.count("quirky") == 2  # a row and a claim
 
 
 def test_a_claim_is_judged_by_its_seeds() -> None:

@@ -70,7 +70,8 @@ def _violins(axes: Axes, heads: pd.DataFrame) -> None:
             for body in axes.violinplot(drops, [at], widths=0.8, showextrema=False)["bodies"]:  # type: ignore[union-attr]
                 body.set(facecolor=colour, alpha=0.35, edgecolor="none")
         axes.scatter(at + np.linspace(-0.15, 0.15, len(drops)), drops, s=5, color=colour)
-    axes.set(ylim=(-0.1, 1.0), xticks=sorted(heads["layer"].unique()), xlabel="layer")
+    layers = sorted(heads["layer"].unique())
+    axes.set(xlim=(-0.6, len(layers) - 0.4), ylim=(-0.1, 1.0), xticks=layers, xlabel="layer")
 
 
 def variants(made: Encodings) -> Figure:

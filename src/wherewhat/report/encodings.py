@@ -27,7 +27,7 @@ def show_encodings(made: Encodings, console: Console) -> None:
             table.add_column(column, no_wrap=True, justify="left" if column in ("encoding", "variant") else "right")
         for row in rows.to_dict("records"):
             table.add_row(
-                row["encoding"], row["variant"], ranged(row, "accuracy", "{:.1%}"), row["published"] or "",
+                row["encoding"], row["variant"], ranged(row, "accuracy", "{:.1%}"), row["published"],
                 "never" if math.isnan(row["steps_to_90"]) else f"{row['steps_to_90']:.0f}",
                 ranged(row, "largest", "{:.2f}"), ranged(row, "share", "{:.2f}"), ranged(row, "effective", "{:.1f}"),
             )  # fmt: skip

@@ -76,12 +76,13 @@ class Encodings:
 
     def summary(self) -> pd.DataFrame:
         """A row an encoding, task and variant: means over seeds with 95 % intervals, beside what was published."""
+        runs: Any = self.runs
         rows = []
-        for key, some in self.runs.groupby(ROW, sort=False):
+        for key, some in runs.groupby(ROW, sort=False):
             row: dict[str, Any] = dict(zip(ROW, key, strict=True)) | {"seeds": len(some)}
             for name in SUMMARISED:
                 row |= dict(zip((name, f"{name}_low", f"{name}_high"), over_seeds(some[name]), strict=True))
-            row["published"] = PUBLISHED.get((row["encoding"], row["task"])) if row["variant"] == CLEAN else None
+            row["published"] = PUBLISHED.get((row["encoding"], row["task"]), "") if row["variant"] == CLEAN else ""
             rows.append(row)
         return pd.DataFrame(rows)
 
