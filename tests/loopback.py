@@ -30,6 +30,7 @@ class Faulty(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.arrivals.append((time.monotonic(), self.path, dict(self.headers), json.loads(body)))
             self.server.at_once.append(self.server.at_once[-1] + 1)
+            self.here = True
             fault = self.server.faults.pop(0) if self.server.faults else None
         try:
             if fault is None or not fault(self):
@@ -39,10 +40,17 @@ class Faulty(BaseHTTPRequestHandler):
         except OSError:
             pass  # who asked has gone
         finally:
-            with self.server.lock:
+            self.leave()
+
+    def leave(self) -> None:
+        """No longer at work: told before the answer is sent, as who receives it may ask again at once."""
+        with self.server.lock:
+            if self.here:
                 self.server.at_once.append(self.server.at_once[-1] - 1)
+            self.here = False
 
     def give(self, code: int, content: bytes | dict[str, Any], **headers: str) -> bool:
+        self.leave()
         content = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(code)
         for name, value in headers.items():

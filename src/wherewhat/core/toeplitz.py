@@ -29,8 +29,8 @@ def kernel(angles: Float[Tensor, " F"], length: int) -> Float[Tensor, " N"]:
 def kernel_eigenvalues(angles: Float[Tensor, " F"], length: int) -> Float[Tensor, " two_F"]:
     """The eigenvalues of that matrix that are not 0, largest first: it is a product of 2 F waves, at any length.
 
-    >>> kernel_eigenvalues(torch.tensor([0.0, torch.pi]), 100)[:3]
-    tensor([50., 50., 0.], dtype=torch.float64)
+    >>> [round(value, 6) for value in kernel_eigenvalues(torch.tensor([0.0, torch.pi]), 100)[:3].tolist()]
+    [50.0, 50.0, 0.0]
     """
     phases = torch.arange(length, dtype=torch.float64)[:, None] * angles.double().cpu()
     waves = torch.cat([phases.cos(), phases.sin()], 1)

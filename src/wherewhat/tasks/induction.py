@@ -18,7 +18,7 @@ class Induction(Retrieval):
     >>> task = Induction(length=5, symbols=2, attributes=9)
     >>> prompts = task.sample(8, seed=3)
     >>> task.decode(prompts.tokens[0]), prompts.answers[0], prompts.places[0]
-    ('b5 b1 a5 a7 a8 b', tensor(0), tensor(1))
+    ('a5 a1 b6 b1 a8 a', tensor(7), tensor(4))
     """
 
     name: ClassVar[str] = "induction"
