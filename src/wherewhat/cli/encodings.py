@@ -54,7 +54,8 @@ def deposit(
         behaviour = of_language_model(loaded, tokenizer, pairs=pairs, samples=samples, seed=seed)
         made = deposit_of_model(loaded, behaviour, ablation=ablation, seed=seed, folder=folder, progress=progress)
     if as_json:
-        print(json.dumps({"ablation": ablation, "measures": made.measures.to_dict("records")}))
+        rows = made.measures.astype(object).where(made.measures.notna(), None)
+        print(json.dumps({"ablation": ablation, "measures": rows.to_dict("records")}))
     else:
         show_deposits(made, Console(highlight=False, markup=False))
         screen.print(f"Saved in {folder}")

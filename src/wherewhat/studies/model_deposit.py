@@ -68,7 +68,7 @@ def _tables(effects: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         low, high = ("high", "low") if worse < 0 else ("low", "high")
         costs = pd.DataFrame({
             "layer": some["layer"].astype(int), "head": some["head"].astype(int), "measure": measure,
-            "cost": worse * some["change"], "low": worse * some[low], "high": worse * some[high],
+            "cost": worse * some["change"] + 0.0, "low": worse * some[low], "high": worse * some[high],
         })  # fmt: skip
         spread = deposit(torch.tensor(costs["cost"].to_numpy())[None])
         first: dict[str, Any] = costs.nlargest(1, "cost").to_dict("records")[0]
