@@ -85,6 +85,8 @@ def text_length_curves(found: TextLengths, name: str) -> Figure:
     _axes(left, name, sorted(set(found.accuracy["window"])))
     _axes(right, "Published", sorted(set(found.accuracy["window"])))
     left.set_ylabel("accuracy")
+    left.legend(frameon=False, fontsize=6.5)
+    right.legend(frameon=False, fontsize=6.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
     name_figure(figure, "One hop as text", "bars: standard deviation over seeds; bands: 95 % intervals of all answers")
     return figure
 
@@ -93,4 +95,3 @@ def _axes(axes: Axes, title: str, windows: list[int]) -> None:
     axes.set(xscale="log", ylim=(-0.03, 1.03), xlabel="symbols in the window", title=title)
     axes.set_xticks(windows, list(map(str, windows)), fontsize=6.5)
     axes.minorticks_off()
-    axes.legend(frameon=False, fontsize=6.5)
