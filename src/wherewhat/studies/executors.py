@@ -204,7 +204,7 @@ class OnRay:
     @property
     def at_once(self) -> int:
         """As many as the cluster, once joined, has room for."""
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
 
         there = ray.cluster_resources() if ray.is_initialized() else {}
         rooms = [there.get("CPU", 1) / self.cpus, *([there.get("GPU", 0) / self.gpus] if self.gpus else [])]
@@ -219,7 +219,7 @@ class OnRay:
             except OSError as error:
                 raise BadInput(f"no Ray cluster at {self.address} ({error.strerror or error})") from error
         try:
-            import ray
+            import ray  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise BadInput("Ray is not installed: pip install 'wherewhat[ray]'") from error
         started = not ray.is_initialized()
