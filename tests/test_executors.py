@@ -38,6 +38,8 @@ def squares(folder: Path, cells: list[Square], executor: Executor | None, told: 
         if cell.number == 13 and not (folder / "died").exists():
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if cell.number == 666:
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(cell.wait)
         return {"square": cell.number**2 + offset, "process": torch.tensor(0 if executor is None else os.getpid())}
 
@@ -80,6 +82,13 @@ def test_a_killed_process_is_replaced(tmp_path: Path) -> None:
     cells = [Square(number, wait=0.02) for number in (11, 12, 13, 14, 15, 16)]
     assert squares(tmp_path, cells, Processes(2)) == [number.number**2 for number in cells]
     assert (tmp_path / "died").exists()
+
+
+def test_a_cell_that_kills_every_process_fails_alone(tmp_path: Path) -> None:
+    with pytest.raises(CellsFailed, match="1 of 4 squares failed") as raised:
+        squares(tmp_path, [Square(666), Square(1, 1.0), Square(2, 1.0), Square(3)], Processes(2))
+    assert list(raised.value.failed.values()) == ["its process died 3 times"]
+    assert len(list((tmp_path / "cells").glob("*.safetensors"))) == 3
 
 
 def test_progress_stays_at_home() -> None:

@@ -101,8 +101,27 @@ class Words:
 
     chat_template, eos_token_id, is_fast = None, 2, True
 
+    def get_vocab(self):
+        return {str(number): number for number in range(128)}
+
     def batch_decode(self, rows, skip_special_tokens):
         return [" ".join(map(str, row.tolist())) for row in rows]
+
+
+def test_settings_of_a_model_that_bend_its_choice_do_not_count_and_its_angles_do():
+    ids = [list(range(3, 40))]
+    plain, bent = tiny_model("llama").eval(), tiny_model("llama").eval()
+    bent.generation_config.no_repeat_ngram_size = 1  # no token may come again
+    bent.generation_config.suppress_tokens = list(range(64))
+    own = bent.generation_config
+    assert LocalModel(bent, Words()).generate(ids) == LocalModel(plain, Words()).generate(ids)
+    assert bent.generation_config is own
+    before = LocalModel(plain, Words()).identity
+    assert LocalModel(bent, Words()).identity == before
+    for name, angles in plain.named_buffers():
+        if "inv_freq" in name:
+            angles *= 0.5
+    assert LocalModel(plain, Words()).identity != before
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mpt", "gemma3_text", "mistral", "mamba", "qwen3_next"])

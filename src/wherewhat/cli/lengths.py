@@ -201,7 +201,7 @@ def measure_lab_model(
         found.save(folder)
         save_drawn(folder / "lengths.pdf", lambda: length_curves(found, task))
     if as_json:
-        loss = found.loss.replace(math.inf, None).to_dict("records")
+        loss = found.loss.astype(object).where(found.loss.abs() < math.inf, None).to_dict("records")
         print(
             json.dumps(
                 {"task": task, "folder": str(folder), "lengths": found.accuracy.to_dict("records"), "loss": loss}

@@ -86,7 +86,8 @@ def stretch(
     found.save(folder)
     if as_json:
         heads = found.heads.astype(object).where(found.heads.abs() < math.inf, None).to_dict("records")
-        print(json.dumps({"model": model, "longest": far, "agreement": found.agreement(), "heads": heads}))
+        agreement = {name: value if math.isfinite(value) else None for name, value in found.agreement().items()}
+        print(json.dumps({"model": model, "longest": far, "agreement": agreement, "heads": heads}))
     else:
         show_holding(found, model_name(model), far, Console(highlight=False, markup=False))
         screen.print(f"Saved in {folder}")

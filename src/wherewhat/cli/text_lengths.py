@@ -62,9 +62,15 @@ def read_key(variable: str, asked: bool) -> str | None:
 def read_fields(text: str | None) -> dict[str, Any]:
     """The JSON object that the user gave."""
     try:
-        fields = json.loads(text or "{}")
+        fields = json.loads(text or "{}", parse_constant=_no_number)
     except ValueError:
         fields = None
     if not isinstance(fields, dict):
         raise BadInput(f"--extra is a JSON object, got {text}")
+    if taken := sorted({"messages", "model", "stream"} & fields.keys()):
+        raise BadInput(f"--extra cannot set {', '.join(taken)}")
     return fields
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")

@@ -122,6 +122,7 @@ def lengths_data(found: Lengths, name: str) -> dict[str, Any]:
     grid, about = sorted(set(shares["length"])), found.about
     words = ["wherewhat", "lengths", about.get("model", about["task"]), "--prompts", str(about["prompts"])]
     words += ["--longest", str(grid[-1]), "--seed", str(about["seed"])]
+    words += ["--sharpen"] * bool(about.get("sharpened"))
     return {
         "type": "lengths",
         "name": name,

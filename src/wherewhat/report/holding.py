@@ -21,7 +21,8 @@ def show_holding(found: Holding, name: str, longest: int, console: Console) -> N
     compared = not found.curves.empty
     console.print(
         Text.assemble((name, "bold"), f": the {SHOWN} heads that attend most to one token of the statements. Halved ")
-        + Text(f"at: the length at which that attention is half of what it is now; -: not up to {longest:,} tokens.")
+        + Text(f"at: the length at which that attention is half of what it is now; -: not up to {longest:,} tokens")
+        + Text(f", measured: not up to {found.curves['length'].max():,}." if compared else ".")
     )
     names = ("predicted", *["measured"] * compared)
     heads = _table("layer", "head", "attention", *(f"halved at, {side}" for side in names))
@@ -35,7 +36,7 @@ def show_holding(found: Holding, name: str, longest: int, console: Console) -> N
         values: list[Any] = [rows[side].to_numpy() for side in names]
         lost = (f"{np.isfinite(one).sum()} of {len(one)}" for one in values)
         layers.add_row(str(layer), *lost, *(_length(float(np.median(one))) for one in values))
-    console.print("How many heads of each layer lose their token, and the median length at which they do:")
+    console.print("How many heads of each layer lose their token, and the median over all of them of the length:")
     console.print(Padding(layers, (1, 2)))
     if compared:
         agreed = found.agreement()

@@ -136,7 +136,7 @@ class Endpoint:
                 most = min(2, self.retries) if nobody else self.retries
                 if failed > most:
                     raise BadInput(f"{self.url}: no answer in {failed} tries ({self._told(error)})") from error
-                if isinstance(error, Transient) and error.after is not None:
+                if isinstance(error, Transient) and error.after:
                     pace.hold(error.after)
                 else:
                     longest = min(LONGEST_PAUSE, self.first_pause * 2 ** (failed - 1))
@@ -172,14 +172,14 @@ class Endpoint:
 
 def checked_url(url: str, key: str | None = None) -> str:
     """The address under which paths begin; refused where a key would be seen on the way or stand in files."""
+    if any(sign in url for sign in "@?#"):  # not told: a password may be in it
+        raise BadInput("the address of an endpoint holds no name, password or parameters; keys are for the environment")
     try:
         parts = httpx2.URL(url.strip().rstrip("/").removesuffix("/chat/completions"))
     except httpx2.InvalidURL as error:
         raise BadInput(f"{url}: no address ({error})") from error
     if parts.scheme not in ("http", "https") or not parts.host:
         raise BadInput(f"{url}: an endpoint is http://HOST/v1 or https://HOST/v1")
-    if parts.userinfo or parts.query or parts.fragment:
-        raise BadInput("the address of an endpoint holds no name, password or parameters; keys are for the environment")
     if key and parts.scheme == "http" and parts.host not in ("localhost", "127.0.0.1", "::1"):
         raise BadInput(f"{url}: the key would travel in clear; use https, or leave the key out")
     return str(parts if parts.path.strip("/") else parts.join("/v1")).rstrip("/")

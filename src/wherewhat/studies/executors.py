@@ -12,7 +12,7 @@ import signal
 import socket
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -135,32 +135,44 @@ class Processes:
     @property
     def threads(self) -> int:
         """Of each process, so that together they have no more than there are processors."""
-        return max(1, len(os.sched_getaffinity(0)) // self.jobs)
+        return max(1, (os.cpu_count() or 1) // self.jobs)
 
     def run(self, compute: Compute, cells: Sequence[Any]) -> Iterator[tuple[int, Outcome]]:
         import cloudpickle
 
-        content, waiting, tries = cloudpickle.dumps(compute), deque(range(len(cells))), [0] * len(cells)
-        running: dict[Future[Outcome], int] = {}
+        content, waiting = cloudpickle.dumps(compute), deque(range(len(cells)))
         while waiting:
-            with self._pool(content, min(self.jobs, len(waiting))) as pool:
+            for number in (yield from self._many(content, cells, waiting)):
+                yield number, self._alone(content, cells[number])
+
+    def _many(
+        self, content: bytes, cells: Sequence[Any], waiting: deque[int]
+    ) -> Generator[tuple[int, Outcome], None, list[int]]:
+        """Until none is waiting, or a process dies: then those that may have killed it come back."""
+        running: dict[Future[Outcome], int] = {}
+        with self._pool(content, min(self.jobs, len(waiting))) as pool:
+            try:
+                while waiting or running:
+                    while waiting and len(running) < 2 * self.jobs:  # one at work and one at hand for each
+                        running[pool.submit(_work, cells[waiting[0]])] = waiting[0]
+                        waiting.popleft()
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        outcome = future.result()
+                        yield running.pop(future), outcome
+            except BrokenProcessPool:
+                pass
+        return list(running.values())
+
+    def _alone(self, content: bytes, cell: Any) -> Outcome:
+        """A cell by itself, so that no other suffers if it is the one that kills processes."""
+        for _ in range(ATTEMPTS):
+            with self._pool(content, 1) as pool:
                 try:
-                    while waiting or running:
-                        while waiting and len(running) < 2 * self.jobs:  # one at work and one at hand for each
-                            number = waiting.popleft()
-                            running[pool.submit(_work, cells[number])] = number
-                        done, _ = wait(running, return_when=FIRST_COMPLETED)
-                        for future in done:
-                            outcome = future.result()
-                            yield running.pop(future), outcome
-                except BrokenProcessPool:  # a worker was killed: all that were running are tried again
-                    for number in running.values():
-                        tries[number] += 1
-                        if tries[number] < ATTEMPTS:
-                            waiting.append(number)
-                        else:
-                            yield number, Outcome(None, f"its process died {ATTEMPTS} times")
-                    running.clear()
+                    return pool.submit(_work, cell).result()
+                except BrokenProcessPool:
+                    pass
+        return Outcome(None, f"its process died {ATTEMPTS} times")
 
     @contextmanager
     def _pool(self, content: bytes, jobs: int) -> Iterator[ProcessPoolExecutor]:
@@ -220,11 +232,18 @@ class OnRay:
                 raise BadInput(f"no Ray cluster at {self.address} ({error.strerror or error})") from error
         try:
             import ray  # pyright: ignore[reportMissingImports]
+            from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise BadInput("Ray is not installed: pip install 'wherewhat[ray]'") from error
         started = not ray.is_initialized()
         if started:
             self._join(ray)
+        there = ray.cluster_resources()
+        if there.get("GPU", 0) < self.gpus or there.get("memory", 0) < self.memory * 2**30:
+            raise BadInput(
+                f"the cluster has {there.get('GPU', 0):g} GPUs and {there.get('memory', 0) / 2**30:.0f} GB of memory; "
+                f"a cell asks for {self.gpus:g} and {self.memory:g}"
+            )
         needs: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": ATTEMPTS - 1}
         needs |= {"memory": int(self.memory * 2**30)} if self.memory else {}
         remote = ray.remote(**needs)(attempt)
@@ -241,7 +260,7 @@ class OnRay:
                     number = running.pop(reference)
                     try:
                         yield number, ray.get(reference)
-                    except ray.exceptions.RayError as error:
+                    except RayError as error:
                         yield number, Outcome(None, str(error).strip().splitlines()[0], str(error))
         finally:
             for reference in running:

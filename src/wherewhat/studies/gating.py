@@ -59,7 +59,9 @@ class Gating:
         try:
             about = json.loads((Path(folder) / "gating.json").read_text(encoding="utf-8"))
             del about["effects"]
-            return Gating(pd.read_parquet(Path(folder) / "effects.parquet"), about)
+            effects = pd.read_parquet(Path(folder) / "effects.parquet")
+            effects[["layer", "head", "draw", "measure", "before", "units", "control"]]
+            return Gating(effects, about)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{folder}: no gates, or damaged; give the wherewhat gate command again") from error
 

@@ -99,9 +99,9 @@ def holding(
     if len(tokens) > 1 or not all(len(prompt.blocks) > 2 for prompt in prompts):
         raise BadInput("the prompts must have equal lengths, with three or more blocks each")
     (own,) = tokens
-    grid = sorted({length for length in measure if length > own})
-    if longest <= own or (grid and grid[-1] > longest):
-        raise BadInput(f"lengths go from {own + 1}, beyond the prompts' own, to {longest}")
+    width, grid = prompts[0].blocks[0][1] - prompts[0].blocks[0][0], sorted(set(measure))
+    if longest < own + width or (grid and not own + width <= grid[0] <= grid[-1] <= longest):
+        raise BadInput(f"lengths go from {own + width}, one statement beyond the prompts' own, to {longest}")
     weights, total = model_hash(model), len(prompts) * (1 + len(grid))
     predicted, measured, actual, layers = [], [], [], []
     for number, prompt in enumerate(prompts):

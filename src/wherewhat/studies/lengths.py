@@ -75,6 +75,7 @@ class Lengths:
 
     def save(self, folder: str | Path) -> None:
         """Three tables, and lengths.json last: a folder with it is whole."""
+        (Path(folder) / "lengths.json").unlink(missing_ok=True)
         for name in TABLES:
             write_table(Path(folder) / f"{name}.parquet", getattr(self, name))
         write_atomically(Path(folder) / "lengths.json", json.dumps(self.about, indent=1) + "\n")

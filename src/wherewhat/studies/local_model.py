@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -16,7 +18,7 @@ from ..capture.check import stated_context
 from ..prompts.one_hop import Question
 from ..prompts.prompt import in_chat, tokenize
 from .answers import NEW_TOKENS, Keep, Reply
-from .profile import weights_hash
+from .profile import model_hash
 
 TOKENS_A_PASS = 4096  # bounds the memory
 Asked = tuple[list[int], Question]
@@ -31,14 +33,15 @@ class LocalModel:
     def __init__(self, model: PreTrainedModel, tokenizer: Any) -> None:
         self.model, self.tokenizer, self.context = model, tokenizer, stated_context(model)
         self.chat = bool(getattr(tokenizer, "chat_template", None))
-        self.identity = f"{weights_hash(model)} {tokenizer.chat_template if self.chat else ''} {NEW_TOKENS}"
         own = model.generation_config or GenerationConfig()
         ends = tokenizer.eos_token_id if own.eos_token_id is None else own.eos_token_id
         self.ends: list[int] = [] if ends is None else ends if isinstance(ends, list) else [ends]
-        # Settings of a model that bend its choice, such as a penalty for what was said, would bend what is measured.
+        words = hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
+        template = tokenizer.chat_template if self.chat else ""
+        self.identity = f"{model_hash(model)} {words} {template} {self.ends} {NEW_TOKENS}"
         self.greedy = GenerationConfig(
-            do_sample=False, num_beams=1, repetition_penalty=1.0, max_new_tokens=NEW_TOKENS,
-            eos_token_id=self.ends or None, pad_token_id=(self.ends or [0])[0],
+            do_sample=False, num_beams=1, max_new_tokens=NEW_TOKENS, eos_token_id=self.ends or None,
+            pad_token_id=(self.ends or [0])[0],
         )  # fmt: skip
 
     def ask(self, questions: Sequence[Question], keep: Keep) -> None:
@@ -69,9 +72,14 @@ class LocalModel:
         ids = torch.tensor(prompts, device=model.device)
         shared = int((ids[:, :-1] == ids[:1, :-1]).all(0).long().cumprod(0).sum())
         cache = self._read_once(ids[:1, :shared], len(prompts)) if shared and len(prompts) > 1 else None
-        made = model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=self.greedy, past_key_values=cache
-        )
+        # Settings of a model that bend its choice, such as a ban on what was said, would bend what is measured.
+        own, model.generation_config = model.generation_config, GenerationConfig()
+        try:
+            made = model.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=self.greedy, past_key_values=cache
+            )
+        finally:
+            model.generation_config = own
         new = made[:, ids.shape[1] :].cpu()
         ended = torch.isin(new, torch.tensor(self.ends, dtype=new.dtype)).long()
         counts = (ended.cumsum(1) == ended).sum(1).tolist()  # up to the first end, with it
