@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -216,9 +217,8 @@ class OnRay:
     @property
     def at_once(self) -> int:
         """As many as the cluster, once joined, has room for."""
-        import ray  # pyright: ignore[reportMissingImports]
-
-        there = ray.cluster_resources() if ray.is_initialized() else {}
+        ray = sys.modules.get("ray")
+        there = ray.cluster_resources() if ray and ray.is_initialized() else {}
         rooms = [there.get("CPU", 1) / self.cpus, *([there.get("GPU", 0) / self.gpus] if self.gpus else [])]
         rooms += [there.get("memory", 0) / (self.memory * 2**30)] if self.memory else []
         return max(1, int(min(rooms)))
