@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -36,6 +37,12 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
     buffer = BytesIO()
     table.to_parquet(buffer, index=False)
     write_atomically(path, buffer.getvalue())
+
+
+def write_tables(folder: str | Path, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Each table under its name, FOLDER/NAME.parquet."""
+    for name, table in tables.items():
+        write_table(Path(folder) / f"{name}.parquet", table)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

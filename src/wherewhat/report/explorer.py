@@ -26,6 +26,9 @@ from .sentences import comparison_sentences, film_sentences
 
 MOST_COMPARED = 8  # profiles of which every pair is compared
 
+# In this order: what holds for narrow screens overrides all before it.
+STYLES = ("page.css", "parts.css", "figures.css", "narrow.css")
+
 
 def explorer_html(results: Sequence[Source | Gating], names: Sequence[str] | None = None) -> str:
     """Profiles, series of checkpoints and lengths as one self-contained page; gates join the profile of their model.
@@ -45,9 +48,10 @@ def explorer_html(results: Sequence[Source | Gating], names: Sequence[str] | Non
         "comparisons": comparisons(sources, names),
     }
     page = files("wherewhat.report").joinpath("page")
-    script, style, template = (
-        page.joinpath(name).read_text("utf-8") for name in ("explorer.js", "explorer.css", "explorer.html")
+    script, template, *styles = (
+        page.joinpath(name).read_text("utf-8") for name in ("explorer.js", "explorer.html", *STYLES)
     )
+    style = "".join(styles)
     return Environment(autoescape=True, undefined=StrictUndefined).from_string(template).render(
         title=" and ".join(names), sources=data["sources"], data=_as_json(data), script=script, style=style,
         allowed={"script": _digest(script), "style": _digest(style)},

@@ -19,7 +19,7 @@ from ..capture import capture
 from ..core.frequency import mean_frequency
 from ..core.measure import frequency_use
 from ..core.trace import AttentionLayer
-from ..files import write_table
+from ..files import write_tables
 from ..lab import Transformer
 from ..tasks import Sequences
 
@@ -43,8 +43,7 @@ class Geometry:
     points: pd.DataFrame
 
     def save(self, folder: str | Path) -> None:
-        for name, table in vars(self).items():
-            write_table(Path(folder) / f"{name}.parquet", table)
+        write_tables(folder, vars(self))
 
     @staticmethod
     def load(folder: str | Path) -> Geometry:

@@ -23,7 +23,7 @@ from ..capture import capture
 from ..core.stretch import stretch
 from ..core.trace import Trace
 from ..errors import BadInput
-from ..files import write_table
+from ..files import write_tables
 from ..prompts.prompt import Prompt
 from .cells import run_cells
 from .profile import model_hash
@@ -54,8 +54,7 @@ class Holding:
     curves: pd.DataFrame
 
     def save(self, folder: str | Path) -> None:
-        for name, table in vars(self).items():
-            write_table(Path(folder) / f"{name}.parquet", table)
+        write_tables(folder, vars(self))
 
     def agreement(self) -> dict[str, float]:
         """How well the prediction does: rank correlation over heads of what is left of the attention at the longest

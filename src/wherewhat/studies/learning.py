@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..files import write_table
+from ..files import write_tables
 from ..lab import Recipe, load_checkpoint
 from ..lab.train import accuracy_by_hops
 from ..tasks import TASKS, Sequences
@@ -93,8 +93,7 @@ class Learning:
         }  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
-        for name, table in vars(self).items():
-            write_table(Path(folder) / f"dynamics-{name}.parquet", table)
+        write_tables(folder, {f"dynamics-{name}": table for name, table in vars(self).items()})
 
 
 def reproduce_learning(

@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from ..errors import BadInput
-from ..files import write_table
+from ..files import write_tables
 from ..prompts.one_hop import WORDINGS, Question, one_hop, read_answer
 from .answers import Answerer, AnswerLog, Reply
 
@@ -41,8 +41,7 @@ class TextLengths:
     accuracy: pd.DataFrame
 
     def save(self, folder: str | Path) -> None:
-        for name, table in vars(self).items():
-            write_table(Path(folder) / f"{name}.parquet", table)
+        write_tables(folder, vars(self))
 
     @property
     def kept(self) -> bool | None:
