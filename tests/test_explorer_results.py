@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -148,6 +149,17 @@ def test_loss_lengths_stand_at_their_heights(show):
                 continue
             share = (axis["y"] + axis["height"] - middle) / axis["height"]
             assert share == pytest.approx(np.log(tokens / 17) / np.log(1000 / 17), abs=0.01)
+
+
+def test_sharpened_lengths_say_so_and_predict_nothing(show):
+    found = random_lengths()
+    found = replace(found, loss=found.loss.assign(predicted=math.nan), about=found.about | {"sharpened": True})
+    page = show(found)
+    assert page.inner_text("h1") == "number, by length, sharpened"
+    assert "log n / log 17" in page.inner_text(".lead")
+    assert page.inner_text(".command code").endswith("--sharpen")
+    assert page.locator("[data-figure=losses] .end.measured").count() == 4
+    assert page.locator("[data-figure=losses] .end.predicted").count() == 0
 
 
 def test_lengths_answer_to_hover_keys_and_clicks(show):

@@ -191,7 +191,9 @@ export function losses(source) {
       .attr("dx", step / 2);
     for (const name of ["lit", "chosen"]) layer(group, name);
     const marks = source.labels.flatMap((_, at) =>
-      ENDS.map((end, side) => [end, at, source.array(end)[at], (at + 0.5 + (side - 0.5) * 0.36) * step]),
+      ENDS.map((end, side) => [end, at, source.array(end)[at], (at + 0.5 + (side - 0.5) * 0.36) * step]).filter(
+        ([, , length]) => !Number.isNaN(length), // not predicted
+      ),
     );
     layer(group, "ends")
       .selectAll("path")

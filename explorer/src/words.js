@@ -39,6 +39,7 @@ export function sentence(source, at, state) {
 export const lossWords = (source, at) =>
   ["measured", "predicted"]
     .map((end) => [end, source.array(end)[at]])
+    .filter(([, tokens]) => !Number.isNaN(tokens)) // not predicted
     .map(
       ([end, tokens]) =>
         `${end} ${Number.isFinite(tokens) ? `${count(Math.round(tokens))} tokens` : "beyond all lengths"}`,

@@ -221,7 +221,8 @@ def name_of(source: Source) -> str:
     if isinstance(source, Profile):
         return source.name
     if isinstance(source, Lengths):
-        return f"{Path(str(source.about.get('model', source.about['task']))).name}, by length"
+        name = Path(str(source.about.get("model", source.about["task"]))).name
+        return f"{name}, by length" + ", sharpened" * bool(source.about.get("sharpened"))
     return f"{source.about.get('task', 'series')}, seed {source.about.get('seed', 0)}"
 
 

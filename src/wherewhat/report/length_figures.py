@@ -18,7 +18,8 @@ def length_curves(found: Lengths, task: str) -> Figure:
     left, right = figure.subplots(1, 2)
     _accuracy(left, found, task)
     _loss(right, found)
-    figure.suptitle(f"{task}: how far it holds", fontsize=10, x=0.01, ha="left")
+    sharpened = ", sharpened" * bool(found.about.get("sharpened"))
+    figure.suptitle(f"{task}{sharpened}: how far it holds", fontsize=10, x=0.01, ha="left")
     return figure
 
 

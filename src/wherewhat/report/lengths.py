@@ -35,7 +35,8 @@ def show_lengths(found: Lengths, task: str, console: Console) -> None:
             *(f"{row['accuracy']:.2f}" for row in by_hops), *["" if published is None else f"{published:g}"] * compared,
         )  # fmt: skip
     asked = max(table["asked"].tolist())
-    console.print(Text.assemble((task, "bold"), f": accuracy by length, {asked} sequences each"))
+    sharpened = ", all logits times log n / log 17" * bool(found.about.get("sharpened"))
+    console.print(Text.assemble((task, "bold"), f": accuracy by length, {asked} sequences each{sharpened}"))
     console.print(Padding(shown, (1, 2)))
     heads = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("layer", "head", "attention", "halved at, measured", "predicted"):

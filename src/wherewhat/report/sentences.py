@@ -103,7 +103,8 @@ def length_sentences(found: Lengths) -> list[str]:
         reach[hops] = max(rows.loc[held, "length"].tolist(), default=0)
     end = table.query("hops == 0 and length == @longest")["accuracy"].item()
     up_to = f"up to {reach[0]:,} tokens" if reach[0] else "at no length"
-    said = [f"Nine answers of ten are right {up_to}; at {longest:,} tokens {100 * end:.0f} % are."]
+    said = ["All logits are multiplied by log n / log 17 at n tokens."] * bool(found.about.get("sharpened"))
+    said += [f"Nine answers of ten are right {up_to}; at {longest:,} tokens {100 * end:.0f} % are."]
     most = max(reach)
     if most > 1 and {1, most} <= reach.keys():
         said.append(f"With one hop they are up to {reach[1]:,}, with {most} hops up to {reach[most]:,}.")
