@@ -12,11 +12,15 @@ import pandas as pd
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from .elsewhere import send
 from .errors import BadInput
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """All or nothing: the content goes to a file of its own first and is moved into place when it is on disk."""
+    """All or nothing: the content goes to a file of its own first and is moved into place when it is on disk.
+
+    In the copy of a folder elsewhere it goes there as well.
+    """
     data = content.encode() if isinstance(content, str) else content
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -30,6 +34,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise BadInput(f"{path}: cannot be written ({error.strerror})") from error
+    send(path)
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .shared import AsJson, in_cells, model_name, quiet_libraries, stoppable
+from .shared import AsJson, folder_option, in_cells, model_name, quiet_libraries, stoppable
 
 if TYPE_CHECKING:
     from ..studies.profile_file import Profile
@@ -22,7 +22,7 @@ OF_REAL_MODELS = ("heatmaps", "plane", "head", "swap", "path", "layers", "heads"
 @in_cells
 def sweep(
     task: Annotated[str, typer.Argument(metavar="TASK", help="index, retrieval or induction.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for what is trained.")] = Path("runs/sweeps"),
+    output: Annotated[Path, folder_option("-o", "--output", help="Folder for what is trained.")] = Path("runs/sweeps"),
     still: Annotated[bool, typer.Option("--still", help="Give every head a second plane, of angle 0.")] = False,
     symbols: Annotated[int, typer.Option(min=2, help="Different symbols.")] = 16,
     frequency: Annotated[

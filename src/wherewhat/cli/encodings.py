@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from .shared import AsJson, Dtype, Model, Revision, Seed, TrustRemoteCode, model_name, quiet_libraries, stoppable
+from .shared import (
+    AsJson,
+    Dtype,
+    Model,
+    Revision,
+    Seed,
+    TrustRemoteCode,
+    folder_option,
+    model_name,
+    quiet_libraries,
+    stoppable,
+)
 
 app = typer.Typer()
 
@@ -17,7 +28,7 @@ app = typer.Typer()
 def deposit(
     model: Model,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for what is found.", show_default="deposit/MODEL")
+        Path | None, folder_option("-o", "--output", help="Folder for what is found.", show_default="deposit/MODEL")
     ] = None,
     pairs: Annotated[int, typer.Option(min=2, help="Statements a binding prompt.")] = 8,
     samples: Annotated[int, typer.Option(min=2, help="Prompts of each kind.")] = 16,

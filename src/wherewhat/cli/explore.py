@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .shared import quiet_libraries
+from .shared import folder_argument, quiet_libraries
 
 app = typer.Typer()
 
@@ -17,7 +17,7 @@ app = typer.Typer()
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Folders of profiles, dynamics, runs with dynamics, lengths, gates."),
+        folder_argument(metavar="DIR...", help="Folders of profiles, dynamics, runs with dynamics, lengths, gates."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("report.html"),
 ) -> None:
@@ -43,7 +43,7 @@ def report(
 def plot(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Folder of a profile, dynamics, or a run with dynamics; plane: several."),
+        folder_argument(metavar="DIR...", help="Folder of a profile, dynamics or a run with dynamics; plane: several."),
     ],
     figure: Annotated[
         str | None, typer.Option(help="What to draw, see above.", show_default="plane | dynamics: scores")

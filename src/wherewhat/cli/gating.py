@@ -14,6 +14,7 @@ from .shared import (
     Revision,
     Seed,
     TrustRemoteCode,
+    folder_option,
     in_cells,
     model_name,
     quiet_libraries,
@@ -31,10 +32,10 @@ def gate(
         str, typer.Argument(metavar="MODEL", help="Hub id, local folder or .gguf file; or number, letter.")
     ],
     profile: Annotated[
-        Path | None, typer.Option(help="Folder of the model's profile; number and letter need none.")
+        Path | None, folder_option(help="Folder of the model's profile; number and letter need none.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for what is found.", show_default="gating/MODEL")
+        Path | None, folder_option("-o", "--output", help="Folder for what is found.", show_default="gating/MODEL")
     ] = None,
     pairs: Annotated[int, typer.Option(min=2, help="Statements a binding prompt.")] = 8,
     samples: Annotated[int | None, typer.Option(min=2, help="Prompts of each kind.", show_default="32 | 200")] = None,

@@ -11,7 +11,7 @@ import typer
 
 from .canonical import decoupling
 from .encodings import encodings
-from .shared import AsJson, Seed, TrustRemoteCode, in_cells, quiet_libraries, stoppable
+from .shared import AsJson, Seed, TrustRemoteCode, folder_option, in_cells, quiet_libraries, stoppable
 
 app = typer.Typer()
 Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads.", show_default="all")]
@@ -21,7 +21,7 @@ Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads.", s
 def train(
     task: Annotated[str, typer.Argument(metavar="TASK", help="number or letter.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder of the run.", show_default="runs/TASK-SEED")
+        Path | None, folder_option("-o", "--output", help="Folder of the run.", show_default="runs/TASK-SEED")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps of training; one epoch is 6750.")] = 6750,
     batch: Annotated[int, typer.Option(min=1, help="Sequences a step.")] = 64,
@@ -55,7 +55,7 @@ def train(
         train_task(task, folder, recipe, every=every, progress=partial(progress, task))
     accuracy = pd.read_parquet(folder / "accuracy.parquet")["accuracy"].tolist()[-4:]
     if as_json:
-        print(json.dumps({"folder": str(folder), "accuracy": accuracy}))
+        print(json.dumps({"folder": f"{folder}", "accuracy": accuracy}))
     else:
         shares = ", ".join(f"{share:.1%}" for share in accuracy)
         Console(highlight=False, markup=False).print(f"{task}: accuracy of 1, 2, 3, 4 hops {shares}. Saved in {folder}")
@@ -78,7 +78,7 @@ def dynamics(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Folder for the tables.", show_default="DIR/dynamics | dynamics"),
+        folder_option("-o", "--output", help="Folder for the tables.", show_default="DIR/dynamics | dynamics"),
     ] = None,
     pairs: Annotated[int, typer.Option(min=2, help="Models: statements a binding prompt.")] = 32,
     tau: Annotated[float, typer.Option(help="Temperature of the weights over swaps.")] = 1e-4,
@@ -120,7 +120,7 @@ def dynamics(
                 trust_remote_code=trust_remote_code,
             )
     if as_json:
-        print(json.dumps(made.about | {"purity": made.purity.to_dict("records"), "folder": str(folder)}))
+        print(json.dumps(made.about | {"purity": made.purity.to_dict("records"), "folder": f"{folder}"}))
     else:
         show_dynamics(made, Console(highlight=False, markup=False))
         Console(stderr=True, highlight=False, markup=False).print(f"Saved in {folder}")
@@ -130,7 +130,7 @@ def dynamics(
 @in_cells
 def reproduce(
     paper: Annotated[str, typer.Argument(metavar="PAPER", help="dynamics, decoupling or encodings.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for runs and tables.")] = Path("runs"),
+    output: Annotated[Path, folder_option("-o", "--output", help="Folder for runs and tables.")] = Path("runs"),
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Seeds a task.", show_default="2 | decoupling: 5 | encodings: 3")
     ] = None,

@@ -19,6 +19,7 @@ from .shared import (
     Revision,
     Seed,
     TrustRemoteCode,
+    folder_option,
     in_cells,
     model_name,
     quiet_libraries,
@@ -42,7 +43,7 @@ def lengths(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for tables and figure.", show_default="lengths/NAME")
+        Path | None, folder_option("-o", "--output", help="Folder for tables and figure.", show_default="lengths/NAME")
     ] = None,
     prompts: Annotated[
         int | None,
@@ -204,7 +205,7 @@ def measure_lab_model(
         loss = found.loss.astype(object).where(found.loss.abs() < math.inf, None).to_dict("records")
         print(
             json.dumps(
-                {"task": task, "folder": str(folder), "lengths": found.accuracy.to_dict("records"), "loss": loss}
+                {"task": task, "folder": f"{folder}", "lengths": found.accuracy.to_dict("records"), "loss": loss}
             )
         )
     else:

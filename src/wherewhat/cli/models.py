@@ -17,6 +17,8 @@ from .shared import (
     Revision,
     Seed,
     TrustRemoteCode,
+    folder_argument,
+    folder_option,
     in_cells,
     model_name,
     quiet_libraries,
@@ -30,7 +32,7 @@ sensitivity warnings self_check""".split()
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for profiles and page.")] = Path("demo"),
+    output: Annotated[Path, folder_option("-o", "--output", help="Folder for profiles and page.")] = Path("demo"),
     prompts: Annotated[int, typer.Option(min=1, help="How many sequences of each task to measure on.")] = 64,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -70,7 +72,7 @@ def demo(
 def profile(
     model: Model,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for the profile.", show_default="profiles/MODEL")
+        Path | None, folder_option("-o", "--output", help="Folder for the profile.", show_default="profiles/MODEL")
     ] = None,
     task: Annotated[str, typer.Option(help="binding | repeats | a .jsonl file of prompts | a .txt file.")] = "binding",
     kind: Annotated[
@@ -159,7 +161,7 @@ def profile(
                 say=screen.print,
             )
     if as_json:
-        print(json.dumps({name: finished.about[name] for name in HEADLINES} | {"folder": str(folder)}))
+        print(json.dumps({name: finished.about[name] for name in HEADLINES} | {"folder": f"{folder}"}))
     else:
         show_profile(finished, Console(highlight=False, markup=False))
         if not there:
@@ -168,8 +170,8 @@ def profile(
 
 @app.command()
 def compare(
-    one: Annotated[Path, typer.Argument(metavar="A", help="Folder of a profile.")],
-    other: Annotated[Path, typer.Argument(metavar="B", help="Folder of another.")],
+    one: Annotated[Path, folder_argument(metavar="A", help="Folder of a profile.")],
+    other: Annotated[Path, folder_argument(metavar="B", help="Folder of another.")],
     movers: Annotated[int, typer.Option(min=0, help="How many of the heads that moved most to list.")] = 8,
     seed: Seed = 0,
     as_json: AsJson = False,

@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..elsewhere import here
 from ..errors import BadInput
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, local folder or .gguf file.")]
@@ -23,6 +24,19 @@ DeviceMap = Annotated[str | None, typer.Option(help="Spread a big model over dev
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Numbers for machines on standard output.")]
+
+
+def folder_here(place: str) -> Path:
+    """A folder as it is given: a path, or the URL of one elsewhere."""
+    try:
+        return here(place)
+    except BadInput as error:
+        print(f"wherewhat: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+
+
+folder_option = partial(typer.Option, parser=folder_here, metavar="FOLDER")
+folder_argument = partial(typer.Argument, parser=folder_here)
 
 
 def model_name(model: str) -> str:

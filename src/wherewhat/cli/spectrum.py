@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from .shared import AsJson, Device, Dtype, Revision, Seed, TrustRemoteCode, model_name, quiet_libraries, stoppable
+from .shared import (
+    AsJson,
+    Device,
+    Dtype,
+    Revision,
+    Seed,
+    TrustRemoteCode,
+    folder_option,
+    model_name,
+    quiet_libraries,
+    stoppable,
+)
 
 app = typer.Typer()
 
@@ -20,7 +31,7 @@ def spectrum(
         typer.Argument(metavar="MODEL", help="Hub id, local folder, .gguf file or folder of a run; or number, letter."),
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for tables and figure.", show_default="spectra/MODEL")
+        Path | None, folder_option("-o", "--output", help="Folder for tables and figure.", show_default="spectra/MODEL")
     ] = None,
     task: Annotated[
         str | None,
@@ -95,7 +106,7 @@ def spectrum(
         save_drawn(folder / "spectrum.pdf", lambda: spectra_figure(found, model_name(model)))
     if as_json:
         heads = found.heads.astype(object).where(found.heads.notna(), None).replace({float("inf"): None})
-        print(json.dumps({"model": model, "folder": str(folder)} | found.about | {"heads": heads.to_dict("records")}))
+        print(json.dumps({"model": model, "folder": f"{folder}"} | found.about | {"heads": heads.to_dict("records")}))
     else:
         show_spectra(found, model_name(model), top, Console(highlight=False, markup=False))
         screen.print(f"Saved in {folder}")

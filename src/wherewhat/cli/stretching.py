@@ -16,6 +16,7 @@ from .shared import (
     Revision,
     Seed,
     TrustRemoteCode,
+    folder_option,
     in_cells,
     model_name,
     quiet_libraries,
@@ -30,7 +31,7 @@ app = typer.Typer()
 def stretch(
     model: Model,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for the tables.", show_default="stretch/NAME")
+        Path | None, folder_option("-o", "--output", help="Folder for the tables.", show_default="stretch/NAME")
     ] = None,
     longest: Annotated[
         int | None, typer.Option(help="Predict up to so many tokens.", show_default="the model's context, at most 8192")

@@ -43,7 +43,7 @@ def measure_text(
     cost = None if prices is None else found.cost(*prices)
     if as_json:
         table = found.accuracy.astype(object).where(found.accuracy.notna(), None)
-        told = {"model": name, "folder": str(folder), "lengths": table.to_dict("records"), "kept": found.kept}
+        told = {"model": name, "folder": f"{folder}", "lengths": table.to_dict("records"), "kept": found.kept}
         print(json.dumps(told | {"tokens_read": read, "tokens_written": written, "cost": cost}))
     else:
         show_text_lengths(found, name, Console(highlight=False, markup=False))

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol, runtime_checkable
 
+from ..elsewhere import send
 from ..errors import BadInput
 from ..prompts.one_hop import Question
 
@@ -77,6 +78,7 @@ class AnswerLog:
                     os.fsync(file.fileno())
             except OSError as error:
                 raise BadInput(f"{self.path}: cannot be written ({error.strerror})") from error
+            send(self.path)
             self._cut = False
 
     def _key(self, question: Question) -> str:
