@@ -148,7 +148,7 @@ def reproduce(
     dynamics: both multi-hop tasks, trained in full (about 25 minutes a run on 2 cores), scored at every checkpoint
     and tried on sequences of up to 5,000 tokens (about 20 minutes more), with the discrepancy of the constructions.
     decoupling: one head for each of 32 angles on three tasks, with figures (some minutes), and with --model what the
-    paper draws of a real model's heads. encodings: every positional encoding on two tasks, about a minute a run, 144
+    paper draws of a real model's heads. encodings: every positional encoding on two tasks, about a minute a run, 150
     runs (--quick: 8). Whatever is in the folder already is not done again.
 
     [bold]Example:[/bold] wherewhat reproduce dynamics -o runs

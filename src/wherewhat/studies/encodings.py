@@ -146,6 +146,7 @@ def settings(seeds: Sequence[int] = range(3)) -> list[Setting]:
         *(Setting("alibi", "distance", seed, flaw) for seed in seeds for flaw in QUIRKS if flaw != "added sinusoids"),
         *(Setting(encoding, "count", seed) for seed in seeds for encoding in ENCODINGS),
         *(Setting("rope", "distance", seed, flaw) for seed in seeds for flaw in QUIRKS if flaw != "exponential slopes"),
+        *(Setting("alibi", "count", seed, flaw) for seed in seeds for flaw in ("fixed keys", "exponential slopes")),
         *(Setting("sinusoidal", "distance", seed, when) for seed in seeds for when in TIMES if when.startswith("last")),
     ]
     return list(dict.fromkeys(everything))
