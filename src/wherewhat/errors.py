@@ -22,4 +22,4 @@ class CellsFailed(RuntimeError):
             f"{len(failed)} of {total} {name} failed; the others are kept, and the same command tries only these again "
             f"(logs in {logs}):\n{reasons}"
         )
-        self.failed = dict(failed)
+        self.failed, self.logs = dict(failed), logs

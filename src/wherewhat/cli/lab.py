@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import BadInput, CellsFailed
 from .canonical import decoupling
 from .encodings import encodings
 from .shared import AsJson, Seed, TrustRemoteCode, folder_option, in_cells, quiet_libraries, stoppable
@@ -78,22 +79,34 @@ def dynamics(
     ] = False,
     output: Annotated[
         Path | None,
-        folder_option("-o", "--output", help="Folder for the tables.", show_default="DIR/dynamics | dynamics"),
+        folder_option("-o", "--output", help="Folder for the tables.", show_default="DIR/dynamics | dynamics[/MODEL]"),
     ] = None,
     pairs: Annotated[int, typer.Option(min=2, help="Models: statements a binding prompt.")] = 32,
     tau: Annotated[float, typer.Option(help="Temperature of the weights over swaps.")] = 1e-4,
-    evict: Annotated[bool, typer.Option("--evict", help="Remove each hub revision from the cache when done.")] = False,
+    revisions: Annotated[
+        str | None,
+        typer.Option(help="Revisions of one model by pattern: folders in it, or branches and tags in git or the hub."),
+    ] = None,
+    allow_repeated: Annotated[
+        bool, typer.Option("--allow-repeated", help="Measure checkpoints with the same weights.")
+    ] = False,
+    evict: Annotated[
+        bool, typer.Option("--evict", help="Remove what is downloaded from the hub when it was measured.")
+    ] = False,
     trust_remote_code: TrustRemoteCode = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Score every checkpoint of a series on the same prompts, and say when each head became pure.
 
-    Checkpoints that were measured before are not measured again.
+    Checkpoints that were measured before are not measured again. Those of a folder, a git repository or the hub are
+    in the order of their steps: the number after "step" in their names, or the one at the end.
 
     [bold]Example:[/bold] wherewhat dynamics runs/number-0 --prompts 400
 
-    [bold]Example:[/bold] wherewhat dynamics EleutherAI/pythia-70m@step1000 EleutherAI/pythia-70m@step8000 --evict
+    [bold]Example:[/bold] wherewhat dynamics EleutherAI/pythia-70m --revisions 'step*' --evict
+
+    [bold]Example:[/bold] wherewhat dynamics EleutherAI/pythia-70m@step1000 EleutherAI/pythia-70m@step8000
     """
     quiet_libraries()
     from rich.console import Console
@@ -106,6 +119,8 @@ def dynamics(
     check_tau(tau)
     with stoppable(), progress_bar(Console(stderr=True, quiet=as_json, markup=False)) as progress:
         if len(sources) == 1 and (Path(sources[0]) / "run.json").exists():
+            if revisions is not None:
+                raise BadInput(f"--revisions is for models, and {sources[0]} is a run, whose checkpoints are all taken")
             made, folder = watch_run(sources[0], output, prompts or 2400, hop_positions, tau, progress)
         else:
             made, folder = watch_models(
@@ -116,6 +131,8 @@ def dynamics(
                 tau,
                 seed,
                 progress,
+                revisions=revisions,
+                allow_repeated=allow_repeated,
                 evict=evict,
                 trust_remote_code=trust_remote_code,
             )
@@ -124,6 +141,8 @@ def dynamics(
     else:
         show_dynamics(made, Console(highlight=False, markup=False))
         Console(stderr=True, highlight=False, markup=False).print(f"Saved in {folder}")
+    if failed := made.about.get("failed"):
+        raise CellsFailed("checkpoints", len(made.about["series"]) + len(failed), failed, folder / "cells" / "logs")
 
 
 @app.command()
@@ -157,7 +176,6 @@ def reproduce(
     """
     from rich.console import Console
 
-    from ..errors import BadInput
     from ..report.geometry_figures import draw_learning
     from ..report.learning import show_learning
     from ..report.terminal import progress_bar, training_bar

@@ -96,7 +96,7 @@ def series_data(watched: Dynamics, name: str) -> dict[str, Any]:
         "type": "series",
         "name": name,
         "sentences": series_sentences(watched, GAMMA),
-        "warnings": [],
+        "warnings": [f"{step} is left out: {why}" for step, why in watched.about.get("failed", {}).items()],
         "labels": head_labels(first),
         "layers": sorted(set(first["layer"].tolist())),
         "thresholds": {"high": HIGH, "low": LOW},
@@ -207,6 +207,7 @@ def series_command(about: dict[str, Any]) -> str:
     if not models and "run" not in about:
         return "wherewhat reproduce dynamics -o runs"
     words = ["wherewhat", "dynamics", *(models or [about["run"]])]
+    words += ["--revisions", about["revisions"]] if "revisions" in about else []
     words += ["--prompts", str(about["prompts"]), "--tau", str(about["tau"])]
     return shlex.join(words + (["--pairs", str(about["pairs"]), "--seed", str(about["seed"])] if models else []))
 

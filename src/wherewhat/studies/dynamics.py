@@ -20,12 +20,13 @@ from ..capture import capture
 from ..core.frequency import mean_frequency
 from ..core.kinds import kind
 from ..core.measure import entropy, frequency_use, score
-from ..errors import BadInput
+from ..errors import BadInput, CellsFailed
 from ..files import write_atomically, write_table
 from ..lab import Transformer
 from ..prompts import Prompt
 from ..tasks import Sequences
-from .cells import run_cells
+from .cells import cell_hash, run_cells
+from .executors import Executor, InTurn, Status, current, executing
 from .explorable import Explorable
 from .profile_file import plain
 from .series import Checkpoint
@@ -97,34 +98,54 @@ def dynamics(
     folder: str | Path | None = None,
     *,
     tau: float = 1e-4,
+    allow_repeated: bool = False,
     about: Mapping[str, Any] | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Dynamics:
     """Measure every checkpoint on the same prompts; what is in the folder already is not measured again.
 
+    With a folder, a checkpoint that cannot be measured stops no other: `about["failed"]` tells why. Two with the same
+    weights are refused unless `allow_repeated`.
+
     >>> watched = dynamics(series_of_run("runs/number"), views_of_sequences(validation))      # doctest: +SKIP
     """
     if not series:
         raise BadInput("a series needs at least one checkpoint")
+    if not allow_repeated:
+        refuse_repeats(series)
     prompts = _digest(views)
-    by_cell = {CheckpointCell(checkpoint.identity, prompts, tau): checkpoint for checkpoint in series}
-    if len(by_cell) < len(series):
-        _refuse_repeats(series, [checkpoint.identity for checkpoint in series])
+    cells = {checkpoint: CheckpointCell(checkpoint.identity, prompts, tau) for checkpoint in series}
+    of_cell = {cell: checkpoint for checkpoint, cell in cells.items()}
 
     def compute(cell: CheckpointCell) -> dict[str, Tensor]:
-        with by_cell[cell].opened() as (model, weights):
+        with of_cell[cell].opened() as (model, weights):
             return measure(model, views, tau) | {"weights": torch.frombuffer(bytearray(weights), dtype=torch.uint8)}
 
     kept = None if folder is None else Path(folder) / "cells"
-    results: list[dict[str, Tensor]] = []
-    for result in run_cells(kept, list(by_cell), compute):
-        results.append(result)
-        _refuse_repeats(series, [bytes(one["weights"].tolist()) for one in results])
-        progress("checkpoints", len(results), len(series))
+    failed: dict[str, str] = {}
+    try:
+        with executing(*_patiently(progress)):
+            results = list(run_cells(kept, list(cells.values()), compute, "checkpoints"))
+    except CellsFailed as error:
+        reasons = {checkpoint: error.failed.get(cell_hash(cell)) for checkpoint, cell in cells.items()}
+        failed = {checkpoint.name: reason for checkpoint, reason in reasons.items() if reason is not None}
+        series = [checkpoint for checkpoint in series if reasons[checkpoint] is None]
+        if not series:
+            raise CellsFailed("checkpoints", len(failed), failed, error.logs) from None
+        results = list(run_cells(kept, [cells[checkpoint] for checkpoint in series], compute))
+    weights = [bytes(one["weights"].tolist()).hex() for one in results]
+    if not allow_repeated:
+        refuse_repeats(series, weights)
+    _refuse_mixtures(series, results)
     steps = [checkpoint.step for checkpoint in series]
     heads = head_table(steps, results)
     count = sum(len(view.tokens) for view in views if view.query == 0)
     described = {"prompts": count, "tau": plain(tau), "checkpoints": len(series), **(about or {})}
+    described["series"] = [
+        {"step": one.step, "name": one.name, "commit": one.commit, "weights": hashed}
+        for one, hashed in zip(series, weights, strict=True)
+    ]
+    described |= {"failed": failed} if failed else {}
     made = Dynamics(heads, accuracy_table(steps, results), purity_table(heads), described)
     if folder is not None:
         made.save(folder)
@@ -237,13 +258,33 @@ def _batches(views: Sequence[View]) -> Iterator[tuple[View, slice]]:
             yield view, slice(start, start + BATCH)
 
 
-def _refuse_repeats(series: Sequence[Checkpoint], identities: Sequence[object]) -> None:
-    """Two steps with the same weights are a mistake of whoever saved them, or of the list."""
-    seen: dict[object, Checkpoint] = {}
-    for checkpoint, identity in zip(series, identities, strict=False):
-        if identity in seen:
-            raise BadInput(f"{checkpoint.name} and {seen[identity].name} hold the same weights")
-        seen[identity] = checkpoint
+def _patiently(progress: Progress) -> tuple[Executor, Status]:
+    """The executor in force; else here, one checkpoint after another, where one that fails stops no other."""
+    executor, status = current()
+    if executor is not None:
+        return executor, status
+    return InTurn(), lambda _, done, running, failed, total: progress("checkpoints", done + failed, total)
+
+
+def refuse_repeats(series: Sequence[Checkpoint], weights: Sequence[str] | None = None) -> None:
+    """Two steps with the same weights are a mistake of whoever saved them, or of the list: seen from their files, or
+    from the hashes of their weights once they were loaded."""
+    groups: dict[str, list[str]] = {}
+    for checkpoint, identity in zip(series, weights or [one.identity for one in series], strict=True):
+        groups.setdefault(identity, []).append(checkpoint.name)
+    if repeated := [group for group in groups.values() if len(group) > 1]:
+        named = "; ".join(f"{', '.join(group[:-1])} and {group[-1]} hold the same weights" for group in repeated)
+        raise BadInput(f"{named} (--allow-repeated measures them all the same)")
+
+
+def _refuse_mixtures(series: Sequence[Checkpoint], results: Sequence[dict[str, Tensor]]) -> None:
+    shapes = [tuple(one["use"].shape[1:]) for one in results]
+    for checkpoint, (layers, heads, frequencies) in zip(series, shapes, strict=True):
+        if (layers, heads, frequencies) != shapes[0]:
+            raise BadInput(
+                f"{checkpoint.name} has {layers} layers of {heads} heads and {frequencies} frequencies, "
+                f"{series[0].name} has {shapes[0][0]}, {shapes[0][1]} and {shapes[0][2]}: these are no one series"
+            )
 
 
 def _digest(views: Sequence[View]) -> str:

@@ -18,12 +18,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from multiprocessing import get_context
 from typing import Any, Protocol, runtime_checkable
 
-from ..errors import BadInput
+from ..errors import BadInput, NotMeasurable
 
 Compute = Callable[[Any], bytes]
 ATTEMPTS = 3  # at a cell whose worker dies
@@ -96,11 +96,29 @@ def attempt(compute: Compute, cell: Any) -> Outcome:
     """Compute a cell; whatever goes wrong is its outcome, and what it prints is its log."""
     said = StringIO()
     with redirect_stdout(said), redirect_stderr(said):
-        try:
-            return Outcome(compute(cell), log=said.getvalue())
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-            return Outcome(None, reason, said.getvalue() + traceback.format_exc())
+        outcome = _outcome(compute, cell)
+    return replace(outcome, log=said.getvalue() + outcome.log)
+
+
+def _outcome(compute: Compute, cell: Any) -> Outcome:
+    try:
+        return Outcome(compute(cell))
+    except (BadInput, NotMeasurable) as error:
+        return Outcome(None, str(error))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        return Outcome(None, reason, traceback.format_exc())
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """Cells here, one after another, but one that fails stops no other."""
+
+    at_once: int = 1
+
+    def run(self, compute: Compute, cells: Sequence[Any]) -> Iterator[tuple[int, Outcome]]:
+        for number, cell in enumerate(cells):
+            yield number, _outcome(compute, cell)
 
 
 # Processes of this machine

@@ -1,45 +1,50 @@
-"""Series of checkpoints: of a run of the lab, folders of Hugging Face models, or revisions on the hub."""
+"""Series of checkpoints: of a run of the lab, folders of Hugging Face models, or revisions in git or on the hub."""
 
 from __future__ import annotations
 
 import hashlib
-import re
+import shutil
+import subprocess
+import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-import torch
+from huggingface_hub import constants, try_to_load_from_cache
 from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
-from ..capture import load
+from ..capture import load, load_tokenizer
 from ..errors import BadInput
 from ..lab import Transformer, load_checkpoint
 from ..lab.checkpoint import checkpoint_path, steps_of
 from .profile import weights_hash
+from .revisions import Revision, file_hash, find_revisions, folder_files, identity_of, step_of
 
-WEIGHT_FILES = ("*.safetensors", "*.bin", "*.gguf")
+Model = Transformer | PreTrainedModel
+WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model at a step. `identity` tells its weights apart from others without loading them."""
+    """A model at a step. `identity` tells its weights apart from others without loading them, `lent` gives it."""
 
     step: int
     name: str
     identity: str
-    make: Callable[[], Transformer | PreTrainedModel]
-    done: Callable[[], None] | None = None
+    lent: Callable[[], AbstractContextManager[Model]]
+    commit: str | None = None
 
     @contextmanager
-    def opened(self) -> Iterator[tuple[Transformer | PreTrainedModel, bytes]]:
-        """The model and the hash of its weights; `done` is called when they were used."""
-        model = self.make()
-        yield model, bytes.fromhex(weights_hash(model))
-        del model
-        if self.done is not None:
-            self.done()
+    def opened(self) -> Iterator[tuple[Model, bytes]]:
+        """The model and the hash of its weights."""
+        with self.lent() as model:
+            yield model, bytes.fromhex(weights_hash(model))
 
 
 def series_of_run(folder: str | Path, every: int = 1) -> list[Checkpoint]:
@@ -52,72 +57,125 @@ def series_of_run(folder: str | Path, every: int = 1) -> list[Checkpoint]:
         raise BadInput(f"{folder}: holds no checkpoints")
     return [
         Checkpoint(
-            step,
-            f"step {step}",
-            _file_hash([checkpoint_path(folder, step)]),
-            partial(load_checkpoint, folder, step),
+            step, f"step {step}", file_hash(checkpoint_path(folder, step)), partial(lend, load_checkpoint, folder, step)
         )
         for step in steps[::every]
-    ]
+    ]  # fmt: skip
 
 
-def series_of_models(
-    names: Sequence[str], *, evict: bool = False, trust_remote_code: bool = False, dtype: str = "float32"
-) -> list[Checkpoint]:
+def series_of_models(names: Sequence[str], *, evict: str | None = None, **options: Any) -> list[Checkpoint]:
     """Hugging Face models in the order given: folders, .gguf files, or hub revisions as owner/name@revision.
 
-    `evict` removes a revision from the local cache of the hub when it was measured.
+    With `evict`, a name for this study, what it downloads is removed when it was measured; `options` are of `ww.load`.
 
     >>> series_of_models(["EleutherAI/pythia-70m@step1000", "EleutherAI/pythia-70m@step2000"])    # doctest: +SKIP
     """
     series = []
     for number, name in enumerate(names):
-        source, _, revision = name.partition("@")
-        local = Path(name).exists()
-        files = _weight_files(Path(name)) if local else []
-        series.append(
-            Checkpoint(
-                step=_step(name, number),
-                name=name,
-                identity=f"{_file_hash(files) if local else name} {dtype}",
-                make=partial(
-                    load, name if local else source, revision=None if local else revision or None,
-                    dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code,
-                ),
-                done=partial(evict_revision, source, revision) if evict and not local else None,
-            )
-        )  # fmt: skip
+        source, revision = source_of(name)
+        path, step = Path(source), step_of(name.rstrip("/"))
+        lent = partial(lend, load, source, **options)
+        if path.is_dir():
+            identity = identity_of(folder_files(path))
+        elif path.exists():
+            identity = file_hash(path)
+        else:
+            identity, lent = name, partial(lend_from_hub, source, revision, evict, **options)
+        series.append(Checkpoint(number if step is None else step, name, _with(identity, options), lent))
     return series
 
 
-def evict_revision(repository: str, revision: str) -> None:
-    """Remove one revision of a model from the local cache of the hub, with the files that no other one uses."""
-    from huggingface_hub import scan_cache_dir
+def series_of_revisions(model: str, pattern: str, *, evict: str | None = None, **options: Any) -> list[Checkpoint]:
+    """Revisions by a shell pattern: of a folder of folders, a git repository, or a repository on the hub.
 
-    cache = scan_cache_dir()
-    commits = [
-        found.commit_hash
-        for repo in cache.repos
-        if repo.repo_id == repository
-        for found in repo.revisions
-        if revision in (*found.refs, found.commit_hash)
+    >>> series = series_of_revisions("EleutherAI/pythia-70m", "step*000")                          # doctest: +SKIP
+    >>> series[0].step, series[0].commit                                                           # doctest: +SKIP
+    """
+
+    def lent(found: Revision) -> Callable[[], AbstractContextManager[Model]]:
+        if found.commit is None:
+            return partial(lend, load, Path(model) / found.name, **options)
+        if Path(model).is_dir():
+            return partial(lend_from_git, Path(model), found.commit, **options)
+        return partial(lend_from_hub, model, found.commit, evict, **options)
+
+    return [
+        Checkpoint(found.step, found.name, _with(found.identity, options), lent(found), found.commit)
+        for found in find_revisions(model, pattern)
     ]
-    cache.delete_revisions(*commits).execute()
 
 
-def _weight_files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(file for pattern in WEIGHT_FILES for file in path.glob(pattern))
+def tokenizer_of_revision(model: str, found: Checkpoint, trust_remote_code: bool = False) -> Any:
+    """The tokenizer at a revision; that of one on the hub stays in the cache of the hub."""
+    path = Path(model)
+    if found.commit is None:
+        return load_tokenizer(path / found.name, trust_remote_code=trust_remote_code)
+    if not path.is_dir():
+        return load_tokenizer(model, revision=found.commit, trust_remote_code=trust_remote_code)
+    with git_folder(path, found.commit, *(f":(exclude)*.{kind}" for kind in ("safetensors", "bin", "gguf"))) as folder:
+        return load_tokenizer(folder, trust_remote_code=trust_remote_code)
 
 
-def _file_hash(files: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()
+def source_of(name: str) -> tuple[str, str | None]:
+    """A folder or file as it is; else a hub id, and the revision after an @ if there is one."""
+    if Path(name).exists():
+        return name, None
+    source, _, revision = name.partition("@")
+    return source, revision or None
 
 
-def _step(name: str, number: int) -> int:
-    """The number that ends the name, as in step1000; else its place in the series."""
-    found = re.search(r"(\d+)/?$", name)
-    return int(found[1]) if found else number
+@contextmanager
+def lend(make: Callable[..., Model], *what: Any, **options: Any) -> Iterator[Model]:
+    yield make(*what, **options)
+
+
+@contextmanager
+def lend_from_git(repository: Path, commit: str, **options: Any) -> Iterator[PreTrainedModel]:
+    with git_folder(repository, commit) as folder:
+        yield load(folder, **options)
+
+
+@contextmanager
+def git_folder(repository: Path, commit: str, *paths: str) -> Iterator[Path]:
+    """The files of a commit, or those at some paths, in a folder of which nothing is left."""
+    with TemporaryDirectory(prefix="wherewhat-") as name:
+        folder, words = Path(name), ["git", "-C", str(repository), "archive", commit, *paths]
+        with (
+            subprocess.Popen(words, stdout=subprocess.PIPE) as archive,
+            tarfile.open(fileobj=archive.stdout, mode="r|") as files,
+        ):
+            files.extractall(folder, filter="data")
+        if any(_is_pointer(file) for file in folder.iterdir() if file.is_file()):
+            raise BadInput(f"{commit}: its weights are not there, only pointers of Git LFS; give git lfs fetch --all")
+        yield folder
+
+
+@contextmanager
+def lend_from_hub(
+    repository: str, revision: str | None, evict: str | None, **options: Any
+) -> Iterator[PreTrainedModel]:
+    """A revision on the hub. One to be evicted goes into a cache of its own, of which nothing is left, unless the cache
+    of the hub had its weights before.
+
+    So nothing is removed that this study did not download, nor a file that another process is about to use.
+    """
+    known = (try_to_load_from_cache(repository, file, revision=revision) for file in WEIGHTS)
+    if evict is None or any(isinstance(path, str) for path in known):
+        yield load(repository, revision=revision, **options)
+        return
+    own = hashlib.sha256(f"{evict} {repository} {revision}".encode()).hexdigest()[:20]
+    cache = Path(constants.HF_HUB_CACHE).with_name("wherewhat") / own  # on the disk that was chosen for models
+    try:
+        yield load(repository, revision=revision, cache_dir=cache, **options)
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def _is_pointer(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(len(POINTER)) == POINTER
+
+
+def _with(identity: str, options: dict[str, Any]) -> str:
+    """What is measured depends on the number type too."""
+    return f"{identity} {options.get('dtype', 'float32')}"

@@ -10,8 +10,8 @@ from ..errors import BadInput
 from ..lab.checkpoint import read_run
 from ..prompts import binding
 from ..tasks import TASKS
-from .dynamics import Dynamics, Progress, dynamics, views_of_prompts, views_of_sequences
-from .series import series_of_models, series_of_run
+from .dynamics import Dynamics, Progress, dynamics, refuse_repeats, views_of_prompts, views_of_sequences
+from .series import series_of_models, series_of_revisions, series_of_run, source_of, tokenizer_of_revision
 
 
 def watch_run(
@@ -39,17 +39,33 @@ def watch_models(
     seed: int,
     progress: Progress,
     *,
+    revisions: str | None = None,
+    allow_repeated: bool = False,
     evict: bool = False,
     trust_remote_code: bool = False,
 ) -> tuple[Dynamics, Path]:
-    """Models in the order given, on binding prompts made with the tokenizer of the first."""
-    source, _, revision = names[0].partition("@")
-    local = Path(names[0]).exists()
-    tokenizer = load_tokenizer(
-        names[0] if local else source, revision=None if local else revision or None, trust_remote_code=trust_remote_code
-    )
-    views = views_of_prompts(binding(tokenizer, pairs, prompts, seed))
-    series = series_of_models(names, evict=evict, trust_remote_code=trust_remote_code)
-    folder = folder or Path("dynamics")
+    """Models in the order given, or the revisions of one by pattern, on binding prompts made with the tokenizer of the
+    first."""
     about = {"task": "binding", "seed": seed, "pairs": pairs, "models": list(names)}
-    return dynamics(series, views, folder, tau=tau, about=about, progress=progress), folder
+    if revisions is None:
+        folder = folder or Path("dynamics")
+        series = series_of_models(
+            names, evict=f"{folder.absolute()}" if evict else None, trust_remote_code=trust_remote_code
+        )
+        source, revision = source_of(names[0])
+        tokenizer = load_tokenizer(source, revision=revision, trust_remote_code=trust_remote_code)
+    else:
+        if len(names) > 1:
+            raise BadInput(f"--revisions are those of one model, got {len(names)} models")
+        folder = folder or Path("dynamics") / Path(names[0]).name
+        series = series_of_revisions(
+            names[0], revisions, evict=f"{folder.absolute()}" if evict else None, trust_remote_code=trust_remote_code
+        )
+        if not allow_repeated:
+            refuse_repeats(series)  # before anything is downloaded
+        tokenizer = tokenizer_of_revision(names[0], series[0], trust_remote_code)
+        about["revisions"] = revisions
+    views = views_of_prompts(binding(tokenizer, pairs, prompts, seed))
+    return dynamics(
+        series, views, folder, tau=tau, allow_repeated=allow_repeated, about=about, progress=progress
+    ), folder
