@@ -7,6 +7,9 @@ import { create, select } from "d3-selection";
 
 let found = null;
 
+// Of models: none is the colour of where or of what.
+const MODELS = ["#00876c", "#b03a8c", "#7a5cc0", "#a3342f", "#4f7f00", "#007f8f", "#8a6230", "#56616c"];
+
 /** The colours of the theme in use. */
 export function colours() {
   if (found) return found;
@@ -22,6 +25,7 @@ export function colours() {
     neutral,
     ink,
     layer: interpolateRgb(early, late),
+    models: MODELS.map((colour) => interpolateRgb(colour, "#ffffff")(read("scheme") === "dark" ? 0.4 : 0)),
     shade: interpolateRgb(read("paper"), read("shade")),
     ramps: {
       difference: steps(between),

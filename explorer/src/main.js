@@ -1,5 +1,8 @@
 // The page: a header written from the data, one or two columns of linked views, keys, the address.
 
+import { Atlas } from "./atlas.js";
+import { byDepth, byFamily, facts } from "./atlas-families.js";
+import { overlay, sideBySide } from "./atlas-plane.js";
 import { forgetColours, measure } from "./chart.js";
 import { depth } from "./depth.js";
 import { film } from "./film.js";
@@ -17,7 +20,7 @@ import { announce, capital, explainTerms, h, said, tip } from "./ui.js";
 import { isPart } from "./words.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const sources = data.sources.map((given) => new Source(given));
+const sources = data.sources.map((given) => (given.type === "atlas" ? new Atlas(given) : new Source(given)));
 const root = document.getElementById("explorer");
 let columns = [];
 let reel = null;
@@ -53,6 +56,8 @@ function build() {
 
 /** Panels from top to bottom; beside a profile, a film's heads over training stand where frequencies do. */
 function viewsOf(source, mixed) {
+  if (source.models)
+    return [overlay, sideBySide, byFamily, byDepth, facts, provenance].map((view) => view(source));
   if (source.lengths) return [accuracy(source), looks(source), losses(source), provenance(source)];
   const optional = (there, view) => (there ? [view(source)] : []);
   return [
@@ -134,6 +139,10 @@ function guideDialog() {
       "Without a head",
       "Where single heads were turned off, the grid can be coloured by what becomes of the model without them, and a head's panel has the numbers.",
     ],
+    [
+      "Many models",
+      "In an atlas every model has a colour and a shape. Pointing at a model lets it stand out everywhere, a click keeps it; page keys go through models.",
+    ],
     ["Frequencies", "Click a frequency to see the whole plane at it alone; again, or Escape, to return."],
     [
       "Taking it along",
@@ -170,13 +179,14 @@ function sound(state) {
   const a = there(state.a) ?? 0;
   const b = there(state.b) === a ? null : there(state.b);
   const heads = state.heads.filter((label) => [a, b].some((at) => at !== null && sources[at].places.has(label)));
-  return { ...state, a, b, heads };
+  const model = [a, b].some((at) => at !== null && sources[at].numbers?.has(state.model)) ? state.model : null;
+  return { ...state, a, b, heads, model };
 }
 
 /** A page that was just opened shows the head that says most: the purest what, else the purest where. */
 function opening(state) {
   const source = sources[state.a];
-  if (source.lengths) return state;
+  if (source.lengths || source.models) return state;
   const [positional, symbolic] = ["positional", "symbolic"].map((name) => source.values(name, state));
   const kinds = source.kinds(state);
   const wanted = kinds.includes("what") ? "what" : "where";
@@ -198,7 +208,7 @@ onLight((label) => {
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
   tip(null);
-  change({ heads: [], frequency: null, swap: null });
+  change({ heads: [], model: null, frequency: null, swap: null });
   announce("Nothing is chosen");
 });
 addEventListener("hashchange", () => {

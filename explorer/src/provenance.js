@@ -7,6 +7,7 @@ const HINTS = {
     "The command that repeats it, the choices that matter, and how far the capture is from the model's own attention.",
   series: "The same prompts at every checkpoint.",
   lengths: "The command that repeats it. What was measured before is not measured again.",
+  atlas: "The command that repeats it; the list of models stands beside the data.",
 };
 
 export function provenance(source) {

@@ -2,7 +2,7 @@
 
 import { median, quantileSorted } from "d3-array";
 
-const KINDS = { f8: Float64Array, f4: Float32Array, f2: Uint16Array, i4: Int32Array };
+const KINDS = { f8: Float64Array, f4: Float32Array, f2: Uint16Array, i4: Int32Array, u2: Uint16Array, u1: Uint8Array };
 
 /** Some of an array's numbers; only the characters that hold them are decoded. */
 export function decode({ type, base64 }, start = 0, count = null) {
@@ -99,10 +99,12 @@ export class Source {
     return positional >= high && symbolic >= high ? "unfocused" : "mixed";
   }
 
+  kindOf(at, state) {
+    return this.kind(this.values("positional", state)[at], this.values("symbolic", state)[at]);
+  }
+
   kinds(state) {
-    const positional = this.values("positional", state);
-    const symbolic = this.values("symbolic", state);
-    return Array.from(positional, (value, at) => this.kind(value, symbolic[at]));
+    return this.labels.map((_, at) => this.kindOf(at, state));
   }
 
   /** How much attention the content of every block (rows) would draw on the place of every block (columns). */

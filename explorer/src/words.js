@@ -19,7 +19,7 @@ export const isPart = (source, state) => source.frequencyAt(state) >= 0;
 export const alone = (source, state) => (isPart(source, state) ? `At frequency ${state.frequency} alone. ` : "");
 
 export function looksAt(source, at, state) {
-  const looks = LOOKS[source.kind(source.values("positional", state)[at], source.values("symbolic", state)[at])];
+  const looks = LOOKS[source.kindOf(at, state)];
   return isPart(source, state) ? `${looks} at frequency ${state.frequency}` : looks;
 }
 

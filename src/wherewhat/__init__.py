@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .lab import embedded
     from .prompts import Prompt, binding
     from .report.plots import plot
+    from .studies.atlas import Atlas, atlas
     from .studies.compare import compare
     from .studies.demo import multihop
     from .studies.doctor import Diagnosis, doctor
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .studies.spectra import Spectra, spectra
 
 __all__ = [
+    "Atlas",
     "BadInput",
     "Diagnosis",
     "Dynamics",
@@ -35,6 +37,7 @@ __all__ = [
     "Prompt",
     "Spectra",
     "Trace",
+    "atlas",
     "binding",
     "capture",
     "compare",
@@ -66,6 +69,7 @@ _HOMES = {
     "lab": "embedded",
     "prompts": "Prompt binding",
     "report.plots": "plot",
+    "studies.atlas": "Atlas atlas",
     "studies.compare": "compare",
     "studies.demo": "multihop",
     "studies.doctor": "Diagnosis doctor",

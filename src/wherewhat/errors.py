@@ -16,10 +16,11 @@ class NotMeasurable(RuntimeError):
 class CellsFailed(RuntimeError):
     """Some cells could not be computed; all others are kept."""
 
-    def __init__(self, name: str, total: int, failed: Mapping[str, str], logs: Path) -> None:
+    def __init__(self, name: str, total: int, failed: Mapping[str, str], logs: Path | None = None) -> None:
         reasons = "\n".join(f"  {number}  {reason}" for number, reason in failed.items())
+        where = f" (logs in {logs})" if logs else ""
         super().__init__(
-            f"{len(failed)} of {total} {name} failed; the others are kept, and the same command tries only these again "
-            f"(logs in {logs}):\n{reasons}"
+            f"{len(failed)} of {total} {name} failed; the others are kept, and the same command tries only these again"
+            f"{where}:\n{reasons}"
         )
         self.failed, self.logs = dict(failed), logs

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import BadInput, CellsFailed, NotMeasurable
-from . import canonical, encodings, explore, gating, lab, lengths, models, spectrum, stretching, theory
+from . import atlas, canonical, encodings, explore, gating, lab, lengths, models, spectrum, stretching, theory
 
 app = typer.Typer(
     name="wherewhat",
@@ -21,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(models.app)
+app.add_typer(atlas.app)
 app.add_typer(lab.app)
 app.add_typer(lengths.app)
 app.add_typer(stretching.app)

@@ -17,7 +17,7 @@ app = typer.Typer()
 def report(
     folders: Annotated[
         list[Path],
-        folder_argument(metavar="DIR...", help="Folders of profiles, dynamics, runs with dynamics, lengths, gates."),
+        folder_argument(metavar="DIR...", help="Profiles, dynamics, runs with dynamics, lengths, gates, atlases."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("report.html"),
 ) -> None:
@@ -30,6 +30,8 @@ def report(
     [bold]Example:[/bold] wherewhat report profiles/smollm2 -o smollm2.html
 
     [bold]Example:[/bold] wherewhat report profiles/smollm2 gating/smollm2
+
+    An atlas, made by wherewhat atlas, shows many models on one plane and side by side.
 
     [bold]Example:[/bold] wherewhat report runs/number-0 runs/letter-0 -o film.html
     """

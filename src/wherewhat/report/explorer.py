@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined
 
 from ..errors import BadInput
 from ..files import write_atomically
+from ..studies.atlas import Atlas
 from ..studies.compare import compare
 from ..studies.dynamics import Dynamics
 from ..studies.gating import Gating
@@ -31,7 +32,7 @@ STYLES = ("page.css", "parts.css", "figures.css", "narrow.css")
 
 
 def explorer_html(results: Sequence[Source | Gating], names: Sequence[str] | None = None) -> str:
-    """Profiles, series of checkpoints and lengths as one self-contained page; gates join the profile of their model.
+    """Profiles, series, lengths and atlases as one self-contained page; gates join the profile of their model.
 
     `names` are those of all but the gates.
 
@@ -59,7 +60,7 @@ def explorer_html(results: Sequence[Source | Gating], names: Sequence[str] | Non
 
 
 def write_report(folders: Sequence[str | Path], path: str | Path) -> int:
-    """Read profiles, series, runs, lengths and gates from their folders, and write the page; its size in bytes.
+    """Read what the folders hold (profiles, series, runs, lengths, gates, atlases) and write the page; its size.
 
     >>> write_report(["profiles/smollm2", "gating/smollm2", "runs/number-0"], "report.html")          # doctest: +SKIP
     """
@@ -75,7 +76,7 @@ def load_results(folder: Path) -> Sequence[Source | Gating]:
     """All that a folder holds of what the page can show."""
     also = [
         kind.load(folder)
-        for name, kind in (("lengths.json", Lengths), ("gating.json", Gating))
+        for name, kind in (("lengths.json", Lengths), ("gating.json", Gating), ("atlas.json", Atlas))
         if (folder / name).exists()
     ]
     return also if also and not (folder / "profile.json").exists() else [load_source(folder), *also]

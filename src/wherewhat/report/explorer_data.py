@@ -13,11 +13,13 @@ import numpy as np
 import pandas as pd
 
 from ..core.kinds import HIGH, LOW
+from ..studies.atlas import Atlas
 from ..studies.dynamics import Dynamics
 from ..studies.gating import Gating
 from ..studies.lengths import PUBLISHED, Lengths
 from ..studies.profile_file import Profile
 from ..studies.roles import PLACES
+from .atlas_data import atlas_data
 from .explorer_effects import effects_data
 from .sentences import length_sentences, profile_sentences, series_sentences
 
@@ -31,17 +33,20 @@ OPTIONS = ("task", "kind", "template", "pairs", "samples", "width", "level", "sw
 GAMMA = 0.1  # a head is pure with 1 - gamma on one axis and gamma on the other
 
 
-Source = Profile | Dynamics | Lengths
+Source = Profile | Dynamics | Lengths | Atlas
 
 
 def source_data(source: Source, name: str, gates: Gating | None = None) -> dict[str, Any]:
-    """All that the page shows of a profile, of a series, or of how far a model holds.
+    """All that the page shows of a profile, of a series, of how far a model holds, or of many models.
 
     >>> source_data(Profile.load("profiles/smollm2"), "SmolLM2")["type"]             # doctest: +SKIP
     'profile'
     """
     if isinstance(source, Profile):
         return profile_data(source, name, gates)
+    if isinstance(source, Atlas):
+        told, arrays = atlas_data(source, name)
+        return told | {"arrays": {key: encoded(values) for key, values in arrays.items()}}
     return series_data(source, name) if isinstance(source, Dynamics) else lengths_data(source, name)
 
 
@@ -221,6 +226,8 @@ def encoded(values: np.ndarray) -> dict[str, str]:
 def name_of(source: Source) -> str:
     if isinstance(source, Profile):
         return source.name
+    if isinstance(source, Atlas):
+        return source.about["title"]
     if isinstance(source, Lengths):
         name = Path(str(source.about.get("model", source.about["task"]))).name
         return f"{name}, by length" + ", sharpened" * bool(source.about.get("sharpened"))

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 
+from ..studies.atlas import Atlas
 from ..studies.compare import Comparison
 from ..studies.dynamics import Dynamics
 from ..studies.lengths import Lengths
@@ -14,6 +15,7 @@ from ..studies.profile_file import Profile
 from .terminal import count
 
 HOLDS = 0.9  # of the answers
+EXCLUDES = -0.5  # the axes exclude each other if they correlate with this or less
 
 
 def profile_sentences(profile: Profile) -> list[str]:
@@ -43,7 +45,7 @@ def exclusion_sentence(profile: Profile) -> list[str]:
         return []
     low, high = found["r_low"], found["r_high"]
     reach = f"r = {_signed(r)}" + (f", {_signed(low)} to {_signed(high)}" if low is not None else "")
-    if r <= -0.5:
+    if r <= EXCLUDES:
         return [f"The two exclude each other ({reach})."]
     return [f"The two {'tend to exclude each other' if r <= -0.2 else 'do not exclude each other here'} ({reach})."]
 
@@ -152,6 +154,31 @@ def film_sentences(profile: Profile, watched: Dynamics, names: tuple[str, str]) 
         return [once, "They do not have the same heads, so none is compared with another."]
     same = sum(found[place] == then[place] for place in found)
     return [once, f"At the last step {same} of {count(len(found), 'head')} are of the same kind."]
+
+
+def atlas_sentences(atlas: Atlas) -> list[str]:
+    """How many heads of all models look at what, in how many models the axes exclude each other, and what is missing.
+
+    >>> atlas_sentences(Atlas.load("atlas"))                          # doctest: +SKIP
+    ['346 heads of 3 models in 2 families: 62 % look at where, 8 % at what, 3 % are unfocused, 27 % are mixed.',
+     'The two exclude each other in 3 of 3 models (r from -0.99 to -0.71).']
+    """
+    models, kinds = atlas.models, Counter(atlas.heads["kind"])
+    shares = {name: f"{100 * number / len(atlas.heads):.0f} %" for name, number in kinds.items()}
+    families = len(set(models["family"]))
+    told = f"{count(len(atlas.heads), 'head')} of {count(len(models), 'model')}"
+    told += f" in {families} families" if families > 1 else ""
+    told += f": {shares.get('where', '0 %')} look at where, {shares.get('what', '0 %')} at what"
+    told += "".join(f", {shares[name]} are {name}" for name in ("unfocused", "mixed", "unmeasured") if name in shares)
+    said = [f"{told}."]
+    r = sorted(models["r"].dropna())
+    if r:
+        reach = f"r from {_signed(r[0])} to {_signed(r[-1])}" if len(r) > 1 else f"r = {_signed(r[0])}"
+        excluding = sum(value <= EXCLUDES for value in r)
+        said.append(f"The two exclude each other in {excluding} of {count(len(r), 'model')} ({reach}).")
+    if atlas.failed:
+        said.append(f"{count(len(atlas.failed), 'model')} could not be measured.")
+    return said
 
 
 def _signed(value: float) -> str:

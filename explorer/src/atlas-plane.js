@@ -1,0 +1,302 @@
+// All models on one plane, and each on a small plane of its own beside the others.
+
+import { chooseHead, colourOf, modelButton, modelLines, moveAmong, shapeOf } from "./atlas.js";
+import { axes, canvas, circle, colours, frame, layer, placeOf, unit, widthOf } from "./chart.js";
+import { corners, layerRamp } from "./ground.js";
+import { light, store } from "./store.js";
+import { csvFile, h, number, panel, svgFile, tip } from "./ui.js";
+import { tipOf } from "./words.js";
+
+const MARGIN = { left: 46, top: 10, right: 12, bottom: 46 };
+const SHADES = 8; // of layers, each one path
+
+/** The more heads, the smaller their dots. */
+const sizeOf = (count) => Math.min(3.6, Math.max(1.3, 60 / Math.sqrt(count)));
+
+export const headRows = (source) =>
+  source.labels.map((_, at) => ({
+    model: source.models[source.unfolded.model[at]].model,
+    layer: source.layers[source.row[at]],
+    head: source.head[at],
+    kind: source.kindOf(at),
+    ...Object.fromEntries(
+      ["positional", "symbolic", "entropy"].map((name) => [name, Number(source.array(name)[at].toFixed(5))]),
+    ),
+  }));
+
+/** The head that is nearest to a place, of those from one number to another. */
+function nearest(xs, ys, [px, py], from, until, reach = 14) {
+  let best;
+  let least = reach * reach;
+  for (let at = from; at < until; at++) {
+    const distance = (xs[at] - px) ** 2 + (ys[at] - py) ** 2;
+    if (distance < least) [best, least] = [at, distance];
+  }
+  return best;
+}
+
+/** Hover names the head under the pointer, click chooses it, keys go through all of them. */
+function answering(svg, source, under) {
+  svg.on("pointermove", (event) => {
+    const { head, model } = under(event);
+    light(head !== undefined ? source.labels[head] : (source.models[model]?.model ?? null));
+    const words = head !== undefined ? tipOf(source, head, store.state) : model !== undefined ? modelLines(source, model) : null;
+    tip(words, event.clientX, event.clientY);
+  });
+  svg.on("pointerleave", () => (light(null), tip(null)));
+  svg.on("click", (event) => {
+    const { head, model } = under(event);
+    if (head !== undefined) chooseHead(source, head, event.shiftKey);
+    else if (model !== undefined) chooseHead(source, source.models[model].from, false);
+  });
+  svg.on("keydown", (event) => moveAmong(event, source));
+}
+
+/** Rings around the heads that are chosen, or the one under the pointer, with their names if asked for. */
+function rings(group, name, heads, place, words) {
+  const over = layer(group, name);
+  over
+    .selectAll("circle")
+    .data(heads)
+    .join("circle")
+    .attr("cx", (at) => place(at)[0])
+    .attr("cy", (at) => place(at)[1])
+    .attr("r", 6);
+  over
+    .selectAll("text")
+    .data(words ? heads.slice(-6) : [])
+    .join("text")
+    .attr("x", (at) => place(at)[0] + (place(at)[2] ? -11 : 11))
+    .attr("y", (at) => place(at)[1])
+    .attr("text-anchor", (at) => (place(at)[2] ? "end" : "start"))
+    .text(words);
+}
+
+const chosenOf = (source) =>
+  store.state.heads.map((label) => source.places.get(label)).filter((at) => at !== undefined);
+
+export function overlay(source) {
+  const svg = canvas(
+    "All heads of all models on one plane. Arrow keys move through heads and layers, page keys through models.",
+    { interactive: true, name: "overlay" },
+  );
+  const shown = panel(
+    "overlay",
+    "One plane",
+    "Every dot is a head, its colour and shape its model. Right: it looks at where (positional score). Up: it looks at what (symbolic score). Point at a model to let it stand out, click to keep it.",
+    {
+      csv: () => csvFile(`${source.name}-heads`, headRows(source)),
+      svg: () => svgFile(`${source.name}-plane`, svg.node()),
+    },
+  );
+  const names = source.models.map((_, at) => modelButton(source, at, light));
+  const legend = h("div", { class: "models" }, ...names.map((one) => one.button));
+  shown.body.append(svg.node(), legend);
+  let xs = [];
+  let ys = [];
+  let wide = 0;
+
+  function draw() {
+    const full = Math.min(widthOf(shown.body), 560);
+    const { group, width } = frame(svg, full, full - MARGIN.left - MARGIN.right + MARGIN.top + MARGIN.bottom, MARGIN);
+    wide = width;
+    const [x, y] = [unit(0, width), unit(width, 0)];
+    corners(group, source.thresholds, width);
+    axes(group, x, y, width, width, { across: "looks at where (positional score)", up: "looks at what (symbolic score)" });
+    [xs, ys] = [source.array("positional").map(x), source.array("symbolic").map(y)];
+    const size = sizeOf(source.count);
+    layer(group, "dots")
+      .selectAll("path")
+      .data(source.models)
+      .join("path")
+      .attr("fill", (one) => colourOf(one.number))
+      .attr("d", (one) => path(one, shapeOf(one.number), size));
+    for (const one of names) one.draw();
+    for (const name of ["front", "chosen", "lit"]) layer(group, name);
+    mark();
+  }
+
+  function path({ from, until }, shape, size) {
+    let d = "";
+    for (let at = from; at < until; at++) if (!Number.isNaN(xs[at] + ys[at])) d += shape(xs[at], ys[at], size);
+    return d;
+  }
+
+  const place = (at) => [xs[at], ys[at], xs[at] > 0.7 * wide];
+
+  /** The model that stands out is drawn once more, in front, and all others are faint. */
+  function stand() {
+    const group = layer(svg, "frame");
+    const one = source.standing();
+    layer(group, "dots").classed("faint", one !== undefined);
+    layer(group, "front")
+      .selectAll("path")
+      .data(one === undefined ? [] : [source.models[one]])
+      .join("path")
+      .attr("fill", (d) => colourOf(d.number))
+      .attr("d", (d) => path(d, shapeOf(d.number), Math.max(2.2, sizeOf(source.count))));
+    names.forEach(({ button }, at) => {
+      button.setAttribute("aria-pressed", String(source.models[at].model === store.state.model));
+      button.classList.toggle("faint", one !== undefined && one !== at);
+    });
+  }
+
+  function mark() {
+    rings(layer(svg, "frame"), "chosen", chosenOf(source), place, (at) => source.labels[at]);
+    stand();
+  }
+
+  answering(svg, source, (event) => {
+    const spot = placeOf(event, svg, MARGIN);
+    const kept = source.numbers.get(store.state.model);
+    const own = kept === undefined ? undefined : nearest(xs, ys, spot, ...source.span(kept), 8);
+    return { head: own ?? nearest(xs, ys, spot, 0, source.count) };
+  });
+  return {
+    ...shown,
+    draw,
+    mark,
+    light: (label) => {
+      if (!wide) return;
+      const at = source.places.get(label);
+      rings(layer(svg, "frame"), "lit", at === undefined ? [] : [at], place);
+      stand();
+    },
+  };
+}
+
+const GAP = { x: 16, top: 40, bottom: 6 };
+
+export function sideBySide(source) {
+  const svg = canvas("Every model on a plane of its own. Page keys move through models, arrow keys through heads.", {
+    interactive: true,
+    name: "multiples",
+  });
+  const shown = panel(
+    "multiples",
+    "Side by side",
+    "The same plane for each model: right, at where; up, at what. Colour: how deep the head stands.",
+    { svg: () => svgFile(`${source.name}-models`, svg.node()) },
+  );
+  shown.body.append(svg.node());
+  let columns, size;
+  let places = [];
+
+  const corner = (at) => [(at % columns) * (size + GAP.x), Math.floor(at / columns) * (size + GAP.top + GAP.bottom) + GAP.top];
+
+  function draw() {
+    const full = widthOf(shown.body);
+    const many = source.models.length;
+    columns = Math.max(2, Math.min(many, Math.floor((full + GAP.x) / (many > 12 ? 128 : 172))));
+    size = Math.min(240, (full + GAP.x) / columns - GAP.x);
+    const rows = Math.ceil(many / columns);
+    const { group } = frame(svg, full, rows * (size + GAP.top + GAP.bottom) + 30, { left: 0, top: 0, right: 0, bottom: 0 });
+    const [positional, symbolic] = [source.array("positional"), source.array("symbolic")];
+    const cells = layer(group, "planes").selectAll("g.one").data(source.models).join("g").attr("class", "one");
+    cells.attr("transform", (_, at) => `translate(${corner(at)})`);
+    cells
+      .selectAll("rect.ground")
+      .data([0])
+      .join("rect")
+      .attr("class", "ground")
+      .attr("width", size)
+      .attr("height", size)
+      .attr("rx", 3);
+    const { high, low } = source.thresholds;
+    const regions = [
+      ["where", high, 0, 1 - high, low],
+      ["what", 0, high, low, 1 - high],
+      ["unfocused", high, high, 1 - high, 1 - high],
+    ];
+    layer(cells, "corners")
+      .selectAll("rect")
+      .data(regions)
+      .join("rect")
+      .attr("class", (d) => d[0])
+      .attr("x", (d) => d[1] * size)
+      .attr("y", (d) => (1 - d[2] - d[4]) * size)
+      .attr("width", (d) => d[3] * size)
+      .attr("height", (d) => d[4] * size);
+    const inset = 4;
+    const along = unit(inset, size - inset);
+    const up = unit(size - inset, inset);
+    places = source.labels.map((_, at) => [along(positional[at]), up(symbolic[at])]);
+    cells
+      .selectAll("g.dots")
+      .data((one) => [one])
+      .join("g")
+      .attr("class", "dots")
+      .selectAll("path")
+      .data(shades)
+      .join("path")
+      .attr("fill", (d) => colours().layer(d[0] / (SHADES - 1)))
+      .attr("d", (d) => d[1]);
+    const fits = Math.floor(size / 6.6);
+    cells
+      .selectAll("text")
+      .data((one) => [
+        [one.model.length > fits ? `${one.model.slice(0, fits - 1)}…` : one.model, -19, "named"],
+        [`r = ${number(one.r)} · ${one.heads} heads`, -5, "small"],
+      ])
+      .join("text")
+      .attr("class", (d) => d[2])
+      .attr("y", (d) => d[1])
+      .text((d) => d[0]);
+    layerRamp(layer(group, "legend").attr("transform", `translate(0,${rows * (size + GAP.top + GAP.bottom) + 22})`), 60);
+    for (const name of ["chosen", "lit"]) layer(group, name);
+    mark();
+  }
+
+  /** The dots of a model in a few shades of depth, one path each. */
+  function shades({ from, until }) {
+    const size = Math.max(1.2, Math.min(2.6, 34 / Math.sqrt(until - from)));
+    const found = Array.from({ length: SHADES }, () => "");
+    for (let at = from; at < until; at++) {
+      const [x, y] = places[at];
+      if (!Number.isNaN(x + y)) found[Math.round(source.depth(at) * (SHADES - 1))] += circle(x, y, size);
+    }
+    return [...found.entries()].filter(([, d]) => d);
+  }
+
+  const place = (at) => {
+    const [left, top] = corner(source.unfolded.model[at]);
+    return [left + places[at][0], top + places[at][1]];
+  };
+
+  function stand() {
+    const one = source.standing();
+    layer(layer(svg, "frame"), "planes")
+      .selectAll("g.one")
+      .classed("stands", (_, at) => at === one);
+  }
+
+  function mark() {
+    rings(layer(svg, "frame"), "chosen", chosenOf(source), place);
+    stand();
+  }
+
+  answering(svg, source, (event) => {
+    const spot = placeOf(event, svg, { left: 0, top: 0 });
+    const model = source.models.findIndex((_, at) => {
+      const [left, top] = corner(at);
+      return spot[0] >= left && spot[0] <= left + size && spot[1] >= top - GAP.top + 6 && spot[1] <= top + size;
+    });
+    if (model < 0) return {};
+    const [left, top] = corner(model);
+    const [from, until] = source.span(model);
+    const own = places.slice(from, until);
+    const at = nearest(own.map((p) => p[0]), own.map((p) => p[1]), [spot[0] - left, spot[1] - top], 0, own.length, 9);
+    return { model, head: at === undefined ? undefined : from + at };
+  });
+  return {
+    ...shown,
+    draw,
+    mark,
+    light: (label) => {
+      if (!size) return;
+      const at = source.places.get(label);
+      rings(layer(svg, "frame"), "lit", at === undefined ? [] : [at], place);
+      stand();
+    },
+  };
+}

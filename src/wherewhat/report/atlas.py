@@ -1,0 +1,47 @@
+"""An atlas in a terminal: its models, a line each, and those that could not be measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..studies.atlas import Atlas
+from .sentences import atlas_sentences
+from .terminal import STYLE, number
+
+
+def show_atlas(atlas: Atlas, console: Console) -> None:
+    """How many heads of each kind every model has, whether its axes exclude each other, and their medians."""
+    console.print(Text(atlas.about["title"], style="bold"))
+    console.print(" ".join(atlas_sentences(atlas)))
+    console.print(Padding(_models(atlas), (1, 0)))
+    console.print("r: correlation of the two scores over heads; pos., sym.: medians of them.")
+    for name, reason in atlas.failed.items():
+        console.print(Text.assemble(("Not measured: ", "bold yellow"), f"{name}: {reason}"))
+
+
+def _models(atlas: Atlas) -> Table:
+    """A line a model, under the name of its family where there are several."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("model")
+    kinds = [kind for kind in STYLE if kind != "unmeasured" or max(atlas.models[kind]) > 0]
+    for column in ("heads", *kinds, "r", "pos.", "sym."):
+        table.add_column(column, justify="right", no_wrap=True, style=STYLE.get(column))
+    families = atlas.models.sort_values(["family", "model"]).groupby("family", sort=False)
+    for family, models in families:
+        if len(families) > 1:
+            table.add_row(Text(str(family), style="dim"))
+        for row in models.to_dict("records"):
+            shares = (f"{row[kind]:.0%}" for kind in kinds)
+            numbers = (number(known(row[name])) for name in ("r", "positional", "symbolic"))
+            table.add_row(Text(row["model"]), str(row["heads"]), *shares, *numbers)
+    return table
+
+
+def known(value: Any) -> float | None:
+    """A number, or None for one that is missing."""
+    return None if value != value else value
