@@ -9,6 +9,8 @@ import pandas as pd
 import torch
 
 from wherewhat.core.kinds import kind
+from wherewhat.studies.atlas import Atlas
+from wherewhat.studies.atlas_tables import KINDS, MODELS
 from wherewhat.studies.dynamics import Dynamics, purity_table
 from wherewhat.studies.gating import Gating, effect_table
 from wherewhat.studies.lengths import Lengths
@@ -109,3 +111,27 @@ def random_lengths(task: str = "number", layers: int = 4, hops: int = 3) -> Leng
     return Lengths(
         accuracy, heads, loss.assign(measured=measured, predicted=predicted), {"task": task, "prompts": 40, "seed": 0}
     )
+
+
+def random_atlas(models: int, layers: int, heads: int, families: int = 2, names: str = "model-{}") -> Atlas:
+    """Models of random heads, deeper ones more symbolic; `names` may be anything."""
+    tables, rows = [], []
+    for number in range(models):
+        draw = np.random.default_rng(number)
+        own = random_profile(layers, heads, 1, blocks=2, prompts=1).heads
+        depth = own["layer"].to_numpy() / max(1, layers - 1)
+        own["positional"] = np.clip(draw.normal(0.95 - 0.5 * depth, 0.15), 0, 1)
+        own["symbolic"] = np.clip(draw.normal(1 - own["positional"], 0.1 + 0.02 * number % 0.3), 0, 1)
+        own["kind"] = [kind(*pair) for pair in zip(own["positional"], own["symbolic"], strict=True)]
+        r = np.corrcoef(own["positional"], own["symbolic"])[0, 1]
+        shares = {one: float((own["kind"] == one).mean()) for one in KINDS}
+        told = {name: "1" if form == "string" else 1 for name, (form, _) in MODELS.items()}
+        told |= {"model": names.format(number), "family": f"family {number % families}", "deviation": 1e-6, "r": r}
+        told |= {"layers": layers, "heads": len(own), "heads_a_layer": heads, "r_low": r - 0.02, "r_high": r + 0.02}
+        rows.append(told | {axis: own[axis].median() for axis in ("positional", "symbolic")} | shares)
+        own.insert(0, "model", told["model"])
+        tables.append(own)
+    about = {"title": "Random models", "licence": "cc0-1.0", "command": "wherewhat atlas random.toml"}
+    about |= {"thresholds": {"high": 0.8, "low": 0.2}, "failed": {"absent": "it is not there"}}
+    listed = pd.DataFrame(rows).astype({name: form for name, (form, _) in MODELS.items()})
+    return Atlas(listed, pd.concat(tables, ignore_index=True), pd.DataFrame(), about)

@@ -2,7 +2,7 @@
 
 import { scaleLinear } from "d3-scale";
 import { line } from "d3-shape";
-import { chooseModel, colourOf, modelLines, shapeOf } from "./atlas.js";
+import { chooseModel, colourOf, markOf, modelLines, shapeOf } from "./atlas.js";
 import { axes, canvas, diamond, frame, layer, placeOf, SHAPES, smallWords, unit, widthOf } from "./chart.js";
 import { light, store } from "./store.js";
 import { choices, count, csvFile, h, number, panel, svgFile, tip } from "./ui.js";
@@ -39,6 +39,7 @@ export function byFamily(source) {
   );
   shown.body.append(svg.node());
   const lines = linesOf(source);
+  const far = source.models.some((one) => one.r > 0 || one.r_high > 0) ? 1 : 0; // most atlases have no r above 0
 
   function draw() {
     const full = widthOf(shown.body);
@@ -50,11 +51,25 @@ export function byFamily(source) {
     const wide = (full - left - 2 * gap - 12) / 3;
     const starts = [0, 1, 2].map((at) => left + at * (wide + gap));
     const across = [
-      scaleLinear([-1, 1], [starts[0], starts[0] + wide]),
+      scaleLinear([-1, far], [starts[0], starts[0] + wide]),
       unit(starts[1], starts[1] + wide),
       unit(starts[2], starts[2] + wide),
     ];
-    const ticks = [narrow ? [-1, 0, 1] : [-1, -0.5, 0, 0.5, 1], narrow ? [0, 1] : [0, 0.25, 0.5, 0.75, 1], []];
+    const ticks = [
+      [-1, -0.5, 0, 0.5, 1].filter((at) => at <= far && (!narrow || far === 0 || Number.isInteger(at))),
+      [0, 0.5, 1],
+      [],
+    ];
+    layer(group, "bands")
+      .selectAll("rect")
+      .data([...lines.keys()])
+      .join("rect")
+      .attr("class", (n) => (lines[n].family ? "" : "own"))
+      .attr("x", 0)
+      .attr("width", full)
+      .attr("y", (n) => n * ROW + 1)
+      .attr("height", ROW - 2)
+      .attr("rx", 3);
     const marks = across.flatMap((x, at) => ticks[at].map((value) => [x(value), value]));
     layer(group, "bases")
       .selectAll("line")
@@ -64,20 +79,13 @@ export function byFamily(source) {
       .attr("x2", (d) => d[0])
       .attr("y1", -6)
       .attr("y2", height);
-    const titles = narrow ? ["r", "medians", "kinds"] : ["r of the two scores", "medians of the scores", "kinds of heads"];
+    const titles = narrow
+      ? ["r", "medians", "kinds"]
+      : ["r of the two scores", "medians of the scores", "kinds of heads"];
     smallWords(layer(group, "ticks"), [
-      ...marks.map(([px, value]) => [px, -11, "middle", number(value, Number.isInteger(value * 2) ? (Number.isInteger(value) ? 0 : 1) : 2)]),
+      ...marks.map(([px, value]) => [px, -11, "middle", number(value, Number.isInteger(value) ? 0 : 1)]),
       ...titles.map((text, at) => [starts[at], -27, "start", text]),
     ]);
-    layer(group, "bands")
-      .selectAll("rect")
-      .data([...lines.keys()])
-      .join("rect")
-      .attr("x", 0)
-      .attr("width", full)
-      .attr("y", (n) => n * ROW + 1)
-      .attr("height", ROW - 2)
-      .attr("rx", 3);
     const fits = Math.floor((left - 24) / 6.8);
     const short = (text) => (text.length > fits ? `${text.slice(0, fits - 1)}…` : text);
     layer(group, "names")
@@ -216,7 +224,8 @@ export function byDepth(source) {
     const body = h("div", { class: "body" }, svg.node());
     return { name, title, domain, svg, body };
   });
-  shown.body.append(h("div", { class: "charts" }, ...parts.map((part) => part.body)));
+  const legend = h("div", { class: "models" });
+  shown.body.append(h("div", { class: "charts" }, ...parts.map((part) => part.body)), legend);
 
   const drawn = () => (families ? source.families : source.models);
   const nameOf = (one) => one.model ?? one.family;
@@ -230,6 +239,7 @@ export function byDepth(source) {
     );
 
   function draw() {
+    legend.replaceChildren(...drawn().map((one, at) => h("span", { class: "family" }, markOf(at), nameOf(one))));
     for (const { name, title, domain, svg, body } of parts) {
       const { group, width, height } = frame(svg, widthOf(body), 250, MARGIN);
       const x = scaleLinear([0, FIFTHS.length - 1], [10, width - 10]);
@@ -255,9 +265,7 @@ export function byDepth(source) {
         .data(all)
         .join("path")
         .attr("fill", (d) => colourOf(d.at))
-        .attr("d", (d) =>
-          d.points.map(([px, py]) => (Number.isNaN(py) ? "" : shapeOf(d.at)(px, py, 3.2))).join(""),
-        );
+        .attr("d", (d) => d.points.map(([px, py]) => (Number.isNaN(py) ? "" : shapeOf(d.at)(px, py, 3.2))).join(""));
       answer(svg, group, all, x, name);
     }
     mark();
@@ -294,7 +302,8 @@ export function byDepth(source) {
 
   function mark() {
     const model = source.standing();
-    const one = model === undefined ? undefined : families ? source.familyNumbers.get(source.models[model].family) : model;
+    const one =
+      model === undefined ? undefined : families ? source.familyNumbers.get(source.models[model].family) : model;
     for (const { svg } of parts)
       for (const name of ["traces", "points"])
         layer(layer(svg, "frame"), name)
@@ -329,7 +338,8 @@ export function facts(source) {
         source.models.map(({ rows, depth, number: _, from, until, firstRow, ...told }) => told),
       ),
   });
-  const line = (one) => h("tr", {}, ...FACTS.map(([, said], at) => h(at ? "td" : "th", at ? {} : { scope: "row" }, String(said(one)))));
+  const line = (one) =>
+    h("tr", {}, ...FACTS.map(([, said], at) => h(at ? "td" : "th", at ? {} : { scope: "row" }, String(said(one)))));
   const body = h("tbody", {}, ...source.models.map(line));
   shown.body.append(
     h(

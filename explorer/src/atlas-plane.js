@@ -11,7 +11,7 @@ const MARGIN = { left: 46, top: 10, right: 12, bottom: 46 };
 const SHADES = 8; // of layers, each one path
 
 /** The more heads, the smaller their dots. */
-const sizeOf = (count) => Math.min(3.6, Math.max(1.3, 60 / Math.sqrt(count)));
+const sizeOf = (count) => Math.min(3.6, Math.max(1.3, 90 / Math.sqrt(count)));
 
 export const headRows = (source) =>
   source.labels.map((_, at) => ({
@@ -40,7 +40,8 @@ function answering(svg, source, under) {
   svg.on("pointermove", (event) => {
     const { head, model } = under(event);
     light(head !== undefined ? source.labels[head] : (source.models[model]?.model ?? null));
-    const words = head !== undefined ? tipOf(source, head, store.state) : model !== undefined ? modelLines(source, model) : null;
+    const words =
+      head !== undefined ? tipOf(source, head, store.state) : model !== undefined ? modelLines(source, model) : null;
     tip(words, event.clientX, event.clientY);
   });
   svg.on("pointerleave", () => (light(null), tip(null)));
@@ -89,8 +90,19 @@ export function overlay(source) {
       svg: () => svgFile(`${source.name}-plane`, svg.node()),
     },
   );
-  const names = source.models.map((_, at) => modelButton(source, at, light));
-  const legend = h("div", { class: "models" }, ...names.map((one) => one.button));
+  const names = source.models.map((_, at) => modelButton(source, at));
+  const legend = h(
+    "div",
+    { class: "models" },
+    ...source.families.map(({ family }) =>
+      h(
+        "div",
+        { role: "group", "aria-label": family },
+        source.families.length > 1 ? h("span", { class: "family" }, family) : null,
+        ...names.filter((_, at) => source.models[at].family === family).map((one) => one.button),
+      ),
+    ),
+  );
   shown.body.append(svg.node(), legend);
   let xs = [];
   let ys = [];
@@ -102,7 +114,10 @@ export function overlay(source) {
     wide = width;
     const [x, y] = [unit(0, width), unit(width, 0)];
     corners(group, source.thresholds, width);
-    axes(group, x, y, width, width, { across: "looks at where (positional score)", up: "looks at what (symbolic score)" });
+    axes(group, x, y, width, width, {
+      across: "looks at where (positional score)",
+      up: "looks at what (symbolic score)",
+    });
     [xs, ys] = [source.array("positional").map(x), source.array("symbolic").map(y)];
     const size = sizeOf(source.count);
     layer(group, "dots")
@@ -110,6 +125,7 @@ export function overlay(source) {
       .data(source.models)
       .join("path")
       .attr("fill", (one) => colourOf(one.number))
+      .attr("fill-opacity", source.count > 4000 ? 0.4 : 0.72)
       .attr("d", (one) => path(one, shapeOf(one.number), size));
     for (const one of names) one.draw();
     for (const name of ["front", "chosen", "lit"]) layer(group, name);
@@ -182,7 +198,10 @@ export function sideBySide(source) {
   let columns, size;
   let places = [];
 
-  const corner = (at) => [(at % columns) * (size + GAP.x), Math.floor(at / columns) * (size + GAP.top + GAP.bottom) + GAP.top];
+  const corner = (at) => [
+    (at % columns) * (size + GAP.x),
+    Math.floor(at / columns) * (size + GAP.top + GAP.bottom) + GAP.top,
+  ];
 
   function draw() {
     const full = widthOf(shown.body);
@@ -190,7 +209,12 @@ export function sideBySide(source) {
     columns = Math.max(2, Math.min(many, Math.floor((full + GAP.x) / (many > 12 ? 128 : 172))));
     size = Math.min(240, (full + GAP.x) / columns - GAP.x);
     const rows = Math.ceil(many / columns);
-    const { group } = frame(svg, full, rows * (size + GAP.top + GAP.bottom) + 30, { left: 0, top: 0, right: 0, bottom: 0 });
+    const { group } = frame(svg, full, rows * (size + GAP.top + GAP.bottom) + 30, {
+      left: 0,
+      top: 0,
+      right: 0,
+      bottom: 0,
+    });
     const [positional, symbolic] = [source.array("positional"), source.array("symbolic")];
     const cells = layer(group, "planes").selectAll("g.one").data(source.models).join("g").attr("class", "one");
     cells.attr("transform", (_, at) => `translate(${corner(at)})`);
@@ -242,7 +266,10 @@ export function sideBySide(source) {
       .attr("class", (d) => d[2])
       .attr("y", (d) => d[1])
       .text((d) => d[0]);
-    layerRamp(layer(group, "legend").attr("transform", `translate(0,${rows * (size + GAP.top + GAP.bottom) + 22})`), 60);
+    layerRamp(
+      layer(group, "legend").attr("transform", `translate(0,${rows * (size + GAP.top + GAP.bottom) + 22})`),
+      60,
+    );
     for (const name of ["chosen", "lit"]) layer(group, name);
     mark();
   }
@@ -285,7 +312,14 @@ export function sideBySide(source) {
     const [left, top] = corner(model);
     const [from, until] = source.span(model);
     const own = places.slice(from, until);
-    const at = nearest(own.map((p) => p[0]), own.map((p) => p[1]), [spot[0] - left, spot[1] - top], 0, own.length, 9);
+    const at = nearest(
+      own.map((p) => p[0]),
+      own.map((p) => p[1]),
+      [spot[0] - left, spot[1] - top],
+      0,
+      own.length,
+      9,
+    );
     return { model, head: at === undefined ? undefined : from + at };
   });
   return {

@@ -1,8 +1,9 @@
 // Many models: every head by the name of its model, a colour and a shape for each model, one of them standing out.
 
+import { create } from "d3-selection";
 import { circle, colours, diamond, square, triangle } from "./chart.js";
 import { decode, Source } from "./source.js";
-import { change, choose, store } from "./store.js";
+import { change, choose, light, store } from "./store.js";
 import { announce, h, number, percent } from "./ui.js";
 import { moveWith, sentence } from "./words.js";
 
@@ -121,27 +122,25 @@ export function moveAmong(event, source) {
   chooseHead(source, source.models[next].from, false);
 }
 
+/** The mark of a model or family, to stand before its name. */
+export function markOf(at) {
+  const svg = create("svg").attr("width", 12).attr("height", 12).attr("aria-hidden", "true");
+  svg
+    .append("path")
+    .attr("d", shapeOf(at)(6, 6, 4))
+    .attr("fill", colourOf(at));
+  return svg.node();
+}
+
 /** A model by its mark and name, to choose it. */
-export function modelButton(source, at, light) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [name, value] of Object.entries({ width: 12, height: 12, "aria-hidden": "true" }))
-    svg.setAttribute(name, value);
-  const mark = svg.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
-  const button = h(
-    "button",
-    {
-      type: "button",
-      class: "quiet",
-      onclick: () => chooseModel(source, at),
-      onpointerenter: () => light(source.models[at].model),
-      onpointerleave: () => light(null),
-    },
-    svg,
-    source.models[at].model,
-  );
-  const draw = () => {
-    mark.setAttribute("d", shapeOf(at)(6, 6, 4));
-    mark.setAttribute("fill", colourOf(at));
-  };
-  return { button, draw };
+export function modelButton(source, at) {
+  const name = source.models[at].model;
+  const button = h("button", {
+    type: "button",
+    class: "quiet",
+    onclick: () => chooseModel(source, at),
+    onpointerenter: () => light(name),
+    onpointerleave: () => light(null),
+  });
+  return { button, draw: () => button.replaceChildren(markOf(at), name) };
 }

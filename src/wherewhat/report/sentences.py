@@ -166,7 +166,7 @@ def atlas_sentences(atlas: Atlas) -> list[str]:
     models, kinds = atlas.models, Counter(atlas.heads["kind"])
     shares = {name: f"{100 * number / len(atlas.heads):.0f} %" for name, number in kinds.items()}
     families = len(set(models["family"]))
-    told = f"{count(len(atlas.heads), 'head')} of {count(len(models), 'model')}"
+    told = f"{len(atlas.heads):,} heads of {count(len(models), 'model')}"
     told += f" in {families} families" if families > 1 else ""
     told += f": {shares.get('where', '0 %')} look at where, {shares.get('what', '0 %')} at what"
     told += "".join(f", {shares[name]} are {name}" for name in ("unfocused", "mixed", "unmeasured") if name in shares)

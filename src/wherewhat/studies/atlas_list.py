@@ -119,8 +119,8 @@ def _entry(root: Path, given: Mapping[str, Any]) -> Entry:
     place = place_of(root, given["model"])
     asked = {name: given[name] for name in TASK if name in given}
     task = Task(_task_name(root, asked.pop("task", "binding")), **asked)
-    measured = {name: given[name] for name in ("revision", *LOADING, *MEASURE) if name in given}
-    cell = ModelCell(given["model"], task, **measured | {"tau": float(given.get("tau", 1e-4))})
+    measured: dict[str, Any] = {name: given[name] for name in ("revision", *LOADING, *MEASURE) if name in given}
+    cell = ModelCell(given["model"], task, **measured)
     check_level(cell.level, cell.swaps)
     check_tau(cell.tau)
     check_dtype(cell.dtype)
@@ -153,7 +153,7 @@ def _files(place: str | Path, task: Task) -> tuple[tuple[str, int, int], ...]:
     return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 
 
-def _check(given: Mapping[str, Any], known: Mapping[str, type], where: str) -> None:
+def _check(given: dict[str, Any], known: Mapping[str, type], where: str) -> None:
     for name, value in given.items():
         if name not in known:
             raise BadInput(f"{where}: no key {name!r}; there are {', '.join(known)}")
@@ -161,6 +161,7 @@ def _check(given: Mapping[str, Any], known: Mapping[str, type], where: str) -> N
         fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
         if not fits or (isinstance(value, bool) and kind is not bool):
             raise BadInput(f"{where}: {name} is {WORDS[kind]}, got {value!r}")
+        given[name] = kind(value)  # a number may be given as a whole one
 
 
 def _check_different(entries: list[Entry], path: Path) -> None:
