@@ -86,7 +86,7 @@ def variants(made: Encodings) -> Figure:
     told = {f"{name}, {how}": (name, how) for name in ("rope", "alibi") for how in (CLEAN, *QUIRKS, QUIRKY)}
     _bars(flaws, made.runs, told)
     flaws.set_xlabel("one flaw of the published code at a time, and all")
-    heads.legend(frameon=False, fontsize=6.5)
+    figure.legend(*heads.get_legend_handles_labels(), loc="upper right", ncols=2, frameon=False, fontsize=6.5)
     name_figure(figure, "Distance: where the coupling is, and when", "mean over seeds; dots are seeds")
     return figure
 
@@ -124,7 +124,6 @@ def optimisation(made: Encodings) -> Figure:
     for name, some in known.groupby("encoding"):
         condition.scatter(some["condition"], some["steps_to_90"], s=10, color=WHERE)
         condition.annotate(str(name), (some["condition"].mean(), some["steps_to_90"].mean()), fontsize=5)
-    condition.set(xscale="log" if len(known) else "linear")
     condition.set(xlabel="condition number at the start", ylabel="steps to 90 %")
     name_figure(figure, "Optimisation, distance", "means over seeds")
     return figure

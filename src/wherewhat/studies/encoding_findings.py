@@ -33,7 +33,7 @@ class Claim:
                 return None
             values.append(some[self.column].to_numpy())
         named = [
-            f"{name}{'' if variant == CLEAN else f' ({variant})'} {told.mean():.2f} ({told.min():.2f}-{told.max():.2f})"
+            f"{name}{'' if variant == CLEAN else f' ({variant})'} {told.mean():.3g} ({told.min():.3g}-{told.max():.3g})"
             for (name, _, variant), told in zip(self.rows, values, strict=True)
         ]
         return {"claim": self.words, "found": ", ".join(named), "holds": bool(self.holds(*values))}
