@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+from uuid import uuid4
 
 from .errors import BadInput
 
@@ -59,13 +60,19 @@ def here(place: str | Path) -> Path:
     return Copy(copy)
 
 
+def unfinished(name: str) -> str:
+    """A name for a file while it is written, which no other writer takes: not even one of the same number on another
+    machine."""
+    return f".{name}.{uuid4().hex[:12]}.partial"
+
+
 def send(path: Path) -> None:
     """Bring a file of a copy to where it belongs; of all others there is nothing to do."""
     for copy, (system, root, _) in _folders.items():
         if path.is_relative_to(copy):
             there = "/".join([root, *path.relative_to(copy).parts])
             folder, _, name = there.rpartition("/")
-            partly = f"{folder}/.{name}.{os.getpid()}.partial"
+            partly = f"{folder}/{unfinished(name)}"
             try:
                 system.makedirs(folder, exist_ok=True)
                 system.put_file(str(path), partly)

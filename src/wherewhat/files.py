@@ -12,28 +12,30 @@ import pandas as pd
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from .elsewhere import send
+from .elsewhere import send, unfinished
 from .errors import BadInput
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
+def write_atomically(path: Path, content: bytes | str, lasting: bool = True) -> None:
     """All or nothing: the content goes to a file of its own first and is moved into place when it is on disk.
 
-    In the copy of a folder elsewhere it goes there as well.
+    In the copy of a folder elsewhere it goes there as well. What need not outlast a loss of power is not waited for.
     """
     data = content.encode() if isinstance(content, str) else content
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(unfinished(path.name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror})") from error
+    finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise BadInput(f"{path}: cannot be written ({error.strerror})") from error
     send(path)
 
 
