@@ -13,9 +13,9 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from . import encodings, ensemble, gating, memory, overhead, published, series, training
+from . import cells, encodings, ensemble, gating, memory, overhead, published, series, training
 
-PARTS = "published overhead memory training series gating ensemble encodings".split()
+PARTS = "published overhead memory training series gating ensemble encodings cells".split()
 RESULTS = Path(__file__).parent / "results.json"
 
 
@@ -50,6 +50,8 @@ def main() -> None:
                     rows.append(ensemble.compare("induction", still=True))
                 case "encodings":
                     rows = encodings.compare()
+                case "cells":
+                    rows = cells.compare()
                 case _:
                     parser.error(f"no benchmark {part!r}")
         results[part] = rows
