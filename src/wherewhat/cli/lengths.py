@@ -145,6 +145,10 @@ def lengths(
 
     if sharpen:
         raise BadInput("--sharpen is for runs and embedded models")
+    from ..studies.executors import current
+
+    if current()[0] is not None:
+        raise BadInput("--jobs and --ray are for runs and embedded models; an endpoint takes --concurrency")
     from ..studies.text_lengths import PROMPTS, SEEDS, WINDOWS
 
     windows = [window for window in WINDOWS if window <= longest]

@@ -16,6 +16,7 @@ from .shared import (
     Seed,
     TrustRemoteCode,
     folder_option,
+    in_cells,
     model_name,
     quiet_libraries,
     stoppable,
@@ -25,6 +26,7 @@ app = typer.Typer()
 
 
 @app.command()
+@in_cells
 def spectrum(
     model: Annotated[
         str,

@@ -20,7 +20,7 @@ from ..files import write_table
 from .cells import cell_hash, run_cells
 from .deposit import Deposit, deposit
 from .encoding_signals import SignalCell, signal_cell
-from .encodings import CLEAN, MAIN, SIZES, TASKS, Setting, Size, run_settings, settings
+from .encodings import CLEAN, MAIN, SIZES, TASKS, Setting, Size, look_ahead, run_settings, settings, training_cell
 
 PUBLISHED = {
     ("rope", "distance"): "92.6 %",
@@ -125,8 +125,10 @@ def gather(
     folder: Path | None, wanted: Sequence[Setting], size: Size, progress: Callable[[str, float, int], None]
 ) -> tuple[pd.DataFrame, ...]:
     """The three tables of these settings, trained and measured where that was not done before."""
-    rows = []
-    for cell, trained, measured in run_settings(wanted, size, folder, progress):
+    rows, runs = [], run_settings(wanted, size, folder, progress)
+    cells = [training_cell(setting, size) for setting in wanted]
+    look_ahead(folder, cells, lambda cell: SignalCell(cell_hash(cell)), signal_cell, "signals")
+    for cell, trained, measured in runs:
         look = SignalCell(cell_hash(cell))
         signals = next(run_cells(folder, [look], partial(signal_cell, cell, trained), "signals"))
         rows.append(rows_of(trained, measured, signals))

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import load
 from torch import Tensor
 
 from ..errors import BadInput
@@ -20,7 +22,7 @@ from ..lab.encodings import NOPE, Encoding
 from ..lab.fit import Step, fit, held_out
 from ..lab.train import Recipe
 from ..tasks import Count, Distance
-from .cells import cell_hash, run_cells
+from .cells import cell_hash, cell_path, run_ahead, run_cells
 from .deposit import ablate_heads
 from .executors import Here
 
@@ -171,9 +173,34 @@ def run_settings(
         name = f"{wanted[at].encoding}, {wanted[at].task}, seed {wanted[at].seed}"
         return train_cell(cell, lambda step: show(name, at * steps + step, len(cells) * steps))
 
-    for cell, trained in zip(cells, run_cells(folder, cells, train, "runs"), strict=True):
-        measure = partial(measure_cell, cell, trained)
-        yield cell, trained, next(run_cells(folder, [MeasureCell(cell_hash(cell), size.tested)], measure, "measures"))
+    run_ahead(folder, cells, train, "runs")
+    look_ahead(folder, cells, lambda cell: MeasureCell(cell_hash(cell), size.tested), measure_cell, "measures")
+
+    def each() -> Iterator[tuple[TrainingCell, dict[str, Tensor], dict[str, Tensor]]]:
+        for cell, trained in zip(cells, run_cells(folder, cells, train, "runs"), strict=True):
+            measure = partial(measure_cell, cell, trained)
+            wanted = [MeasureCell(cell_hash(cell), size.tested)]
+            yield cell, trained, next(run_cells(folder, wanted, measure, "measures"))
+
+    return each()
+
+
+def look_ahead(
+    folder: Path | None,
+    cells: Sequence[TrainingCell],
+    look: Callable[[TrainingCell], Any],
+    compute: Callable[[TrainingCell, dict[str, Tensor], Any], dict[str, Tensor]],
+    name: str,
+) -> None:
+    """Within `executing`, look at trained models, many at a time; each cell of it belongs to one of training."""
+    if folder is None:
+        return
+    trained = {look(cell): cell for cell in cells}
+
+    def given(one: Any) -> tuple[TrainingCell, bytes]:
+        return trained[one], cell_path(folder, trained[one]).read_bytes()
+
+    run_ahead(folder, list(trained), lambda one, cell, weights: compute(cell, load(weights), one), name, given)
 
 
 def train_cell(cell: TrainingCell, progress: Callable[[int], None] = lambda step: None) -> dict[str, Tensor]:

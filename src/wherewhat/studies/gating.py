@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +104,13 @@ def run_gating(
     if before := kept(keep, cells):
         say(f"{before} of {len(cells)} gates were measured before")
 
-    means = cache(lambda: mean_outputs(model, behaviour.reference))
+    means: list[Any] = []  # once, where a gate needs them
 
     def compute(cell: GateCell) -> dict[str, Tensor]:
         off: dict[str, Any] = {} if cell.how == "nothing" else {cell.how: cell.choices}
-        with gate(model, **off, mean_of=means() if cell.ablation == "mean" else None):
+        if cell.ablation == "mean" and not means:
+            means.append(mean_outputs(model, behaviour.reference))
+        with gate(model, **off, mean_of=means[0] if cell.ablation == "mean" else None):
             return behaviour.measure(model)
 
     results = []

@@ -102,27 +102,29 @@ def holding(
     if longest < own + width or (grid and not own + width <= grid[0] <= grid[-1] <= longest):
         raise BadInput(f"lengths go from {own + width}, one statement beyond the prompts' own, to {longest}")
     weights, total = model_hash(model), len(prompts) * (1 + len(grid))
-    predicted, measured, actual, layers = [], [], [], []
+    predicted, before, cells, layers = [], [], [], []
     for number, prompt in enumerate(prompts):
         trace = capture(model, torch.tensor([prompt.ids]))
         layers, followed = trace.layers, most_attended(trace, prompt)
         predicted.append(predict(trace, prompt, followed, longest))
-        progress("short prompts", number * (1 + len(grid)) + 1, total)
+        before.append(attention_on(trace, followed))
+        progress("short prompts", number + 1, total)
         more = fillers[number] if fillers else ()
         longer = [lengthen(prompt, length, seed + number, more) for length in grid]
-        actual.append([len(ids) for ids in longer])
-        cells = [HoldingCell(weights, ids, tuple(map(tuple, followed.tolist()))) for ids in longer]
+        cells += [HoldingCell(weights, ids, tuple(map(tuple, followed.tolist()))) for ids in longer]
 
-        def compute(cell: HoldingCell, followed: Tensor = followed, own: int = own) -> dict[str, Tensor]:
-            seen = capture(model, torch.tensor([cell.ids]))
-            return {"attention": attention_on(seen, followed + len(cell.ids) - own)}
+    def compute(cell: HoldingCell) -> dict[str, Tensor]:
+        seen = capture(model, torch.tensor([cell.ids]))
+        return {"attention": attention_on(seen, torch.tensor(cell.tokens) + len(cell.ids) - own)}
 
-        parts = []
-        for cell, result in zip(cells, run_cells(folder, cells, compute, "runs"), strict=True):
-            parts.append(result["attention"])
-            progress(f"{len(cell.ids)} tokens", number * (1 + len(grid)) + 1 + len(parts), total)
-        measured.append(torch.stack([attention_on(trace, followed), *parts]))
-    lengths = torch.tensor([own, *(torch.tensor(actual).double().mean(0).round().long().tolist() if grid else [])])
+    after: list[Tensor] = []
+    for cell, result in zip(cells, run_cells(folder, cells, compute, "runs"), strict=True):
+        after.append(result["attention"])
+        progress(f"{len(cell.ids)} tokens", len(prompts) + len(after), total)
+    each = len(grid)
+    measured = [torch.stack([own_length, *after[each * at : each * (at + 1)]]) for at, own_length in enumerate(before)]
+    actual = torch.tensor([len(cell.ids) for cell in cells]).view(len(prompts), each).double().mean(0).round().long()
+    lengths = torch.tensor([own, *actual.tolist()])
     return Holding(*_tables(layers, lengths, torch.stack(predicted).mean(0), torch.stack(measured).mean(0)))
 
 

@@ -26,6 +26,7 @@ from ..files import write_atomically, write_table
 from ..lab import Transformer
 from ..prompts import Prompt
 from .cells import run_cells
+from .executors import Here
 from .layers import name_layers
 from .measurements import dtype_name
 from .profile import model_hash, weights_hash
@@ -100,9 +101,10 @@ def spectra(
     dtype = dtype_name(model) if isinstance(model, PreTrainedModel) else "float32"
     cells = [SpectrumCell(weights, dtype, prompt.ids, tuple(bases), lengths) for prompt in prompts]
     results: list[dict[str, Tensor]] = []
+    show = Here(lambda share: progress("prompts", len(results) + share, len(cells)))
 
     def compute(cell: SpectrumCell) -> dict[str, Tensor]:
-        return measure(model, cell, lambda share: progress("prompts", len(results) + share, len(cells)))
+        return measure(model, cell, show)
 
     for result in run_cells(None if folder is None else Path(folder) / "cells", cells, compute, "prompts"):
         results.append(result)
