@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,8 +20,14 @@ from typer.testing import CliRunner
 from conftest import weights
 from wherewhat.cli import app
 from wherewhat.errors import BadInput, CellsFailed
+from wherewhat.files import write_table
 from wherewhat.studies.cells import run_cells
-from wherewhat.studies.executors import Executor, Here, Processes, executing
+from wherewhat.studies.encoding_tables import gather
+from wherewhat.studies.encodings import SIZES, Setting
+from wherewhat.studies.executors import AtWork, Compute, Executor, Here, Outcome, Processes, attempt, executing
+
+TINY = replace(SIZES["small"], layers=2, heads=2, width=16, hidden=16, tested=64,
+               recipe=replace(SIZES["small"].recipe, steps=4, batch=16, warmup=2))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,9 @@ def test_processes_share_the_work_and_results_come_in_order(tmp_path: Path) -> N
     told: list = []
     cells = [Square(number, wait=0.3) for number in range(12)]
     assert squares(tmp_path, cells, Processes(2), told) == [number**2 for number in range(12)]
-    assert told[-1] == ("squares", 12, 0, 0, 12)
-    assert [state[1] for state in told] == list(range(1, 13))
+    assert (told[0], told[-1]) == (("squares", 0, 0, 0, 12), ("squares", 12, 0, 0, 12))
+    assert [done for _, done, *_ in told] == sorted(done for _, done, *_ in told)
+    assert {running for _, done, running, *_ in told if 0 < done < 11} == {2}
     from safetensors.torch import load_file
 
     pids = {int(load_file(path)["process"]) for path in (tmp_path / "cells").glob("*.safetensors")}
@@ -101,6 +110,54 @@ def test_progress_stays_at_home() -> None:
     assert told == [3]
 
 
+class Travelling:
+    """Everything goes through bytes and back, as to another machine."""
+
+    def run(
+        self, compute: Compute, cells: Sequence[Any], at_work: AtWork
+    ) -> Generator[tuple[int, Outcome], None, None]:
+        import cloudpickle
+
+        there = cloudpickle.loads(cloudpickle.dumps(compute))
+        for number in range(len(cells)):
+            yield number, attempt(there, cloudpickle.loads(cloudpickle.dumps(cells[number])))
+
+    def close(self) -> None: ...
+
+
+def test_whatever_runs_in_cells_can_travel(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    model, small = weights("stories260K"), "--pairs 3 --samples 2"
+    run("train", "letter", "-o", tmp_path / "run", *"--steps 4 --every 2 --warmup 1 --batch 4".split())
+    for name, executor in (("here", None), ("there", Travelling())):
+        folder = tmp_path / name
+        with executing(executor):
+            for command in (
+                f"profile {model} {small} -o {folder}/profile",
+                f"gate {model} --profile {folder}/profile {small} --draws 2 --fraction 0.2 -o {folder}/gate",
+                f"spectrum number --samples 2 -o {folder}/spectrum",
+                f"deposit {model} {small} -o {folder}/deposit",
+                f"stretch {model} {small} --longest 120 --measure 100 -o {folder}/stretch",
+                f"dynamics {tmp_path}/run --prompts 4 -o {folder}/dynamics",
+            ):
+                code, _, said = run(*command.split())
+                assert code == 0, said
+            wanted = [Setting("rope", "distance"), Setting("nope", "count")]
+            for number, table in enumerate(gather(folder / "encodings", wanted, TINY, lambda *state: None)):
+                write_table(folder / f"{number}.parquet", table)
+    here, there = (
+        {
+            path.relative_to(folder): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.suffix in (".safetensors", ".parquet")
+        }
+        for folder in (tmp_path / "here", tmp_path / "there")
+    )
+    assert {str(path.parts[0]) for path in here} >= {"gate", "spectrum", "deposit", "stretch", "dynamics", "encodings"}
+    assert here == there
+    logged = {log.stem for log in (tmp_path / "there").rglob("logs/*.json")}
+    assert logged == {path.stem for path in there if path.suffix == ".safetensors" and path.stem != "tensors"}
+
+
 def test_commands_give_the_same_files_in_processes(tmp_path: Path) -> None:
     """Profiles, sweeps and lengths know nothing of it; run as a user does."""
     script = """
@@ -128,11 +185,12 @@ for line in sys.argv[1].split(";"):
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    for options, reason in (
-        (["--jobs", "2", "--ray", "local"], "give one of them"),
-        (["--gpus-per-cell", "1"], "are for --ray"),
-        (["--ray", "localhost:1"], "no Ray cluster at localhost:1"),
+    for command, reason in (
+        ("sweep index --jobs 2 --ray local", "give one of them"),
+        ("sweep index --gpus-per-cell 1", "are for --ray"),
+        ("sweep index --ray localhost:1", "no Ray cluster at localhost:1"),
+        ("lengths --endpoint http://localhost:1/v1 --model one --jobs 2", "takes --concurrency"),
     ):
-        result = CliRunner().invoke(app, ["sweep", "index", *options])
+        result = CliRunner().invoke(app, command.split())
         assert isinstance(result.exception, BadInput)
         assert reason in str(result.exception)

@@ -26,7 +26,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Numbers for machines on standard output.")]
 
 
-def folder_here(place: str) -> Path:
+def folder_here(place: str | Path) -> Path:
     """A folder as it is given: a path, or the URL of one elsewhere."""
     try:
         return here(place)
@@ -84,7 +84,8 @@ def in_cells(command: Callable[..., None]) -> Callable[..., None]:
         if ray is None and jobs == 1:
             return command(**options)
         from ..report.terminal import cell_status
-        from ..studies.executors import OnRay, Processes, executing
+        from ..studies.executors import Processes, executing
+        from ..studies.on_ray import OnRay
 
         with executing(Processes(jobs) if ray is None else OnRay(ray, gpus, memory), cell_status):
             return command(**options)

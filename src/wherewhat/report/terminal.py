@@ -56,7 +56,8 @@ def plane(points: Sequence[tuple[str, float, float]], width: int = 45, height: i
 def progress_bar(console: Console) -> Iterator[Callable[[str, float, int], None]]:
     """A bar with the time left; silent where nobody looks."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    shown = {"transient": True, "disable": not console.is_terminal, "speed_estimate_period": 3600}  # cells take long
+    with Progress(*columns, console=console, **shown) as bar:
         task = bar.add_task("measuring", total=None)
 
         def show(what: str, done: float | int, total: int) -> None:
@@ -75,7 +76,8 @@ _bars: list[Callable[[str, float, int], None]] = []  # on the screen, the last o
 def cell_status(name: str, done: int, running: int, failed: int, total: int) -> None:
     """Cells that are computed elsewhere, on the bar of the study that waits for them."""
     if _bars:
-        _bars[-1](f"{name}: {running} running" + f", {failed} failed" * (failed > 0), done + failed, total)
+        at_work = f"{running} running" if running or done + failed else "starting"
+        _bars[-1](f"{name}: {at_work}" + f", {failed} failed" * (failed > 0), done + failed, total)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -39,46 +39,76 @@ def run_cells(
     Stopped from the keyboard, it says how many of them, called by `name`, are kept. Within `executing` all cells
     without a file are computed first, by many at a time.
     """
-    if folder is not None and current()[0] is not None:
-        compute_elsewhere(folder, [cell for cell in cells if not _path(folder, cell).exists()], compute, name)
+    run_ahead(folder, cells, compute, name)
     for cell in cells:
         if folder is None:
             yield compute(cell)
             continue
-        path = _path(folder, cell)
+        path = cell_path(folder, cell)
         if not path.exists():
             with _stoppable(folder, cells, name):
-                write_atomically(path, file_of(compute, cell))
+                write_atomically(path, file_of(compute, (cell,)))
         yield read_tensors(path)
 
 
-def file_of(compute: Callable[[Cell], dict[str, Tensor]], cell: Cell) -> bytes:
-    """The file of a cell, computed: the same bytes wherever that is done."""
-    tensors = {name: value.contiguous() for name, value in compute(cell).items()}
-    return save(tensors, {"cell": _canonical(cell)})
+def file_of(compute: Callable[..., dict[str, Tensor]], item: tuple[Any, ...]) -> bytes:
+    """The file of a cell, computed from it and what is given with it: the same bytes wherever that is done."""
+    tensors = {name: value.contiguous() for name, value in compute(*item).items()}
+    return save(tensors, {"cell": _canonical(item[0])})
 
 
-def compute_elsewhere(
-    folder: Path, cells: Sequence[Cell], compute: Callable[[Cell], dict[str, Tensor]], name: str
+def run_ahead(
+    folder: Path | None,
+    cells: Sequence[Cell],
+    compute: Callable[..., dict[str, Tensor]],
+    name: str = "parts",
+    given: Callable[[Cell], tuple[Any, ...]] = lambda cell: (),
 ) -> None:
-    """Compute cells through the executor in force, each with a log; what fails is told when all others are done."""
+    """Within `executing`, compute all cells without a file, many at a time, each with a log; otherwise nothing is done.
+
+    `given` is asked here, when a cell's turn comes, for what else is needed to compute it: a worker may be on a machine
+    that does not see the folder. What fails is told when all others are done.
+    """
     executor, status = current()
-    assert executor is not None
-    unique = list({cell_hash(cell): cell for cell in cells}.values())
-    failed: dict[str, str] = {}
-    with _stoppable(folder, unique, name):
-        for done, (number, outcome) in enumerate(executor.run(partial(file_of, compute), unique), 1):
-            cell = unique[number]
+    if folder is None or executor is None:
+        return
+    missing = {cell_hash(cell): cell for cell in cells if not cell_path(folder, cell).exists()}
+    if not missing:
+        return
+    keys, items = list(missing), _Items(list(missing.values()), given)
+    done, failed = 0, dict[str, str]()
+
+    def tell(running: int) -> None:
+        status(name, done, running, len(failed), len(items))
+
+    tell(0)
+    with _stoppable(folder, cells, name), closing(executor.run(partial(file_of, compute), items, tell)) as made:
+        for number, outcome in made:
+            key, cell = keys[number], missing[keys[number]]
             log = {"cell": json.loads(_canonical(cell)), "failed": outcome.reason or None, "printed": outcome.log}
-            write_atomically(folder / "logs" / f"{cell_hash(cell)}.json", json.dumps(log, indent=1) + "\n")
+            log |= {"where": outcome.where, "seconds": round(outcome.seconds, 3)}
+            write_atomically(folder / "logs" / f"{key}.json", json.dumps(log, indent=1) + "\n", lasting=False)
             if outcome.content is None:
-                failed[cell_hash(cell)] = outcome.reason
+                failed[key] = outcome.reason
             else:
-                write_atomically(_path(folder, cell), outcome.content)
-            running = min(executor.at_once, len(unique) - done)
-            status(name, done - len(failed), running, len(failed), len(unique))
+                write_atomically(cell_path(folder, cell), outcome.content)
+                done += 1
+    tell(0)
     if failed:
-        raise CellsFailed(name, len(cells), failed, folder / "logs")
+        raise CellsFailed(name, len(items), failed, folder / "logs")
+
+
+class _Items(Sequence[Any]):
+    """Cells with what is given for them, which is asked for when an item is."""
+
+    def __init__(self, cells: Sequence[Any], given: Callable[[Any], tuple[Any, ...]]) -> None:
+        self.cells, self.given = cells, given
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.cells[number], *self.given(self.cells[number])
 
 
 @contextmanager
@@ -93,7 +123,7 @@ def _stoppable(folder: Path, cells: Sequence[Any], name: str) -> Iterator[None]:
 
 def kept(folder: Path | None, cells: Sequence[Any]) -> int:
     """How many of the cells have their file."""
-    return 0 if folder is None else sum(_path(folder, cell).exists() for cell in cells)
+    return 0 if folder is None else sum(cell_path(folder, cell).exists() for cell in cells)
 
 
 def check_writable(folder: Path) -> None:
@@ -106,7 +136,8 @@ def check_writable(folder: Path) -> None:
         raise BadInput(f"{folder}: cannot be written ({error.strerror})") from error
 
 
-def _path(folder: Path, cell: Any) -> Path:
+def cell_path(folder: Path, cell: Any) -> Path:
+    """The file of a cell."""
     return folder / f"{cell_hash(cell)}.safetensors"
 
 

@@ -1,4 +1,4 @@
-"""Where cells are computed: here, one after another, in processes of this machine, or on a Ray cluster.
+"""Where cells are computed: here, one after another, in processes of this machine, or on a Ray cluster (on_ray.py).
 
 A study does not know. What computes a cell travels once to every worker, with the model that it holds; a result comes
 back as the bytes of its file, which only the process that runs the study writes. A worker that dies is replaced, and
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -20,32 +19,39 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from io import StringIO
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process, resource_tracker
+from threading import Thread
+from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import BadInput, NotMeasurable
 
 Compute = Callable[[Any], bytes]
+AtWork = Callable[[int], None]  # told how many cells are being computed
 ATTEMPTS = 3  # at a cell whose worker dies
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: its file, or none and the reason; and what was printed meanwhile."""
+    """What became of a cell: its file, or none and the reason; what was printed meanwhile, and where and how long."""
 
     content: bytes | None
     reason: str = ""
     log: str = ""
+    where: str = ""
+    seconds: float = 0.0
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Computes cells anywhere, `at_once` at a time, in any order: yields the number of each and what became of it."""
+    """Computes cells anywhere, in any order: yields the number of each and what became of it. A cell is read from
+    the sequence when its turn comes."""
 
-    @property
-    def at_once(self) -> int: ...
+    def run(
+        self, compute: Compute, cells: Sequence[Any], at_work: AtWork
+    ) -> Generator[tuple[int, Outcome], None, None]: ...
 
-    def run(self, compute: Compute, cells: Sequence[Any]) -> Iterator[tuple[int, Outcome]]: ...
+    def close(self) -> None: ...
 
 
 @runtime_checkable
@@ -74,6 +80,8 @@ def executing(executor: Executor | None, status: Status = lambda *state: None) -
         yield
     finally:
         _executing.reset(token)
+        if executor is not None and executor is not current()[0]:
+            executor.close()
 
 
 class Here:
@@ -94,10 +102,11 @@ def _nothing(*_: Any) -> None: ...
 
 def attempt(compute: Compute, cell: Any) -> Outcome:
     """Compute a cell; whatever goes wrong is its outcome, and what it prints is its log."""
-    said = StringIO()
+    said, start = StringIO(), perf_counter()
     with redirect_stdout(said), redirect_stderr(said):
         outcome = _outcome(compute, cell)
-    return replace(outcome, log=said.getvalue() + outcome.log)
+    where = f"process {os.getpid()} of {socket.gethostname()}"
+    return replace(outcome, log=said.getvalue() + outcome.log, where=where, seconds=perf_counter() - start)
 
 
 def _outcome(compute: Compute, cell: Any) -> Outcome:
@@ -110,15 +119,17 @@ def _outcome(compute: Compute, cell: Any) -> Outcome:
         return Outcome(None, reason, traceback.format_exc())
 
 
-@dataclass(frozen=True)
 class InTurn:
     """Cells here, one after another, but one that fails stops no other."""
 
-    at_once: int = 1
-
-    def run(self, compute: Compute, cells: Sequence[Any]) -> Iterator[tuple[int, Outcome]]:
+    def run(
+        self, compute: Compute, cells: Sequence[Any], at_work: AtWork
+    ) -> Generator[tuple[int, Outcome], None, None]:
         for number, cell in enumerate(cells):
+            at_work(1)
             yield number, _outcome(compute, cell)
+
+    def close(self) -> None: ...
 
 
 # Processes of this machine
@@ -131,14 +142,28 @@ def _start(content: bytes, threads: int) -> None:
     import cloudpickle
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Control-C is for the process that runs the study
+    Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     _compute = cloudpickle.loads(content)
 
 
-def _work(cell: Any) -> Outcome:
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _work(content: bytes) -> Outcome:
+    return attempt(_unpacked, content)
+
+
+def _unpacked(content: bytes) -> bytes:
+    """A cell that cannot be read here fails by itself: a pool that reads one dies of it."""
+    import cloudpickle
+
     assert _compute is not None
-    return attempt(_compute, cell)
+    return _compute(cloudpickle.loads(content))
 
 
 @dataclass(frozen=True)
@@ -148,24 +173,25 @@ class Processes:
     jobs: int
 
     @property
-    def at_once(self) -> int:
-        return self.jobs
-
-    @property
     def threads(self) -> int:
         """Of each process, so that together they have no more than there are processors."""
         return max(1, (os.cpu_count() or 1) // self.jobs)
 
-    def run(self, compute: Compute, cells: Sequence[Any]) -> Iterator[tuple[int, Outcome]]:
+    def close(self) -> None: ...
+
+    def run(
+        self, compute: Compute, cells: Sequence[Any], at_work: AtWork
+    ) -> Generator[tuple[int, Outcome], None, None]:
         import cloudpickle
 
         content, waiting = cloudpickle.dumps(compute), deque(range(len(cells)))
         while waiting:
-            for number in (yield from self._many(content, cells, waiting)):
+            for number in (yield from self._many(content, cells, waiting, at_work)):
+                at_work(1)
                 yield number, self._alone(content, cells[number])
 
     def _many(
-        self, content: bytes, cells: Sequence[Any], waiting: deque[int]
+        self, content: bytes, cells: Sequence[Any], waiting: deque[int], at_work: AtWork
     ) -> Generator[tuple[int, Outcome], None, list[int]]:
         """Until none is waiting, or a process dies: then those that may have killed it come back."""
         running: dict[Future[Outcome], int] = {}
@@ -173,8 +199,9 @@ class Processes:
             try:
                 while waiting or running:
                     while waiting and len(running) < 2 * self.jobs:  # one at work and one at hand for each
-                        running[pool.submit(_work, cells[waiting[0]])] = waiting[0]
+                        running[_submit(pool, cells[waiting[0]])] = waiting[0]
                         waiting.popleft()
+                    at_work(min(self.jobs, len(running)))
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:
                         outcome = future.result()
@@ -188,7 +215,7 @@ class Processes:
         for _ in range(ATTEMPTS):
             with self._pool(content, 1) as pool:
                 try:
-                    return pool.submit(_work, cell).result()
+                    return _submit(pool, cell).result()
                 except BrokenProcessPool:
                     pass
         return Outcome(None, f"its process died {ATTEMPTS} times")
@@ -207,6 +234,19 @@ class Processes:
                     worker.terminate()
 
 
+def _submit(pool: ProcessPoolExecutor, cell: Any) -> Future[Outcome]:
+    """Give work to a pool. The processes that it may start for it do not hear Control-C: that is for the one that runs
+    the study."""
+    import cloudpickle
+
+    resource_tracker.ensure_running()  # or it starts in between, and lets signals in again
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(_work, cloudpickle.dumps(cell))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+
+
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
     before = os.environ.get(name)
@@ -218,78 +258,3 @@ def _environment(name: str, value: str) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
-
-
-# A Ray cluster
-
-
-@dataclass(frozen=True)
-class OnRay:
-    """The workers of a Ray cluster: "local" starts one here, "auto" or host:port joins one that runs."""
-
-    address: str = "local"
-    gpus: float = 0.0
-    memory: float = 0.0  # gigabytes a cell
-    cpus: float = 1.0
-
-    @property
-    def at_once(self) -> int:
-        """As many as the cluster, once joined, has room for."""
-        ray = sys.modules.get("ray")
-        there = ray.cluster_resources() if ray and ray.is_initialized() else {}
-        rooms = [there.get("CPU", 1) / self.cpus, *([there.get("GPU", 0) / self.gpus] if self.gpus else [])]
-        rooms += [there.get("memory", 0) / (self.memory * 2**30)] if self.memory else []
-        return max(1, int(min(rooms)))
-
-    def run(self, compute: Compute, cells: Sequence[Any]) -> Iterator[tuple[int, Outcome]]:
-        host, _, port = self.address.rpartition(":")
-        if port.isdecimal():  # asked first: Ray itself waits for minutes and then ends the process
-            try:
-                socket.create_connection((host, int(port)), timeout=5).close()
-            except OSError as error:
-                raise BadInput(f"no Ray cluster at {self.address} ({error.strerror or error})") from error
-        try:
-            import ray  # pyright: ignore[reportMissingImports]
-            from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise BadInput("Ray is not installed: pip install 'wherewhat[ray]'") from error
-        started = not ray.is_initialized()
-        if started:
-            self._join(ray)
-        there = ray.cluster_resources()
-        if there.get("GPU", 0) < self.gpus or there.get("memory", 0) < self.memory * 2**30:
-            raise BadInput(
-                f"the cluster has {there.get('GPU', 0):g} GPUs and {there.get('memory', 0) / 2**30:.0f} GB of memory; "
-                f"a cell asks for {self.gpus:g} and {self.memory:g}"
-            )
-        needs: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": ATTEMPTS - 1}
-        needs |= {"memory": int(self.memory * 2**30)} if self.memory else {}
-        remote = ray.remote(**needs)(attempt)
-        shared = ray.put(compute)  # once: every worker reads the model from there
-        running: dict[Any, int] = {}
-        waiting = deque(range(len(cells)))
-        try:
-            while waiting or running:
-                while waiting and len(running) < 2 * self.at_once:  # one at work and one at hand for each
-                    number = waiting.popleft()
-                    running[remote.remote(shared, cells[number])] = number
-                done, _ = ray.wait(list(running), num_returns=1)
-                for reference in done:
-                    number = running.pop(reference)
-                    try:
-                        yield number, ray.get(reference)
-                    except RayError as error:
-                        yield number, Outcome(None, str(error).strip().splitlines()[0], str(error))
-        finally:
-            for reference in running:
-                ray.cancel(reference, force=True)
-            if started:
-                ray.shutdown()
-
-    def _join(self, ray: Any) -> None:
-        try:
-            address = None if self.address == "local" else self.address
-            ray.init(address=address, log_to_driver=False, configure_logging=False, include_dashboard=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise BadInput(f"no Ray cluster at {self.address} ({first})") from error
