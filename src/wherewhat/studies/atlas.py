@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,8 +28,8 @@ from ..files import write_atomically, write_tables
 from ..prompts.task import make_prompts
 from .atlas_list import Entry, ModelCell, ModelList, place_of, read_list
 from .atlas_tables import atlas_tables
-from .cells import cell_hash, check_writable, compute_elsewhere, kept, run_cells
-from .executors import Here, current, executing
+from .cells import cell_hash, check_writable, kept, run_ahead, run_cells
+from .executors import Here, executing
 from .explorable import Explorable
 from .profile import profile
 from .profile_file import FILES, Profile
@@ -124,11 +123,10 @@ def run_models(
 ) -> Iterator[dict[str, Tensor] | str]:
     """The result of every cell in order, or the reason why it has none."""
     failed: dict[str, str] = {}
-    if current()[0] is not None:
-        try:
-            compute_elsewhere(folder, [cell for cell in cells if not kept(folder, [cell])], compute, "models")
-        except CellsFailed as error:
-            failed = {cell: re.sub("^(BadInput|NotMeasurable): ", "", why) for cell, why in error.failed.items()}
+    try:
+        run_ahead(folder, cells, compute, "models")
+    except CellsFailed as error:
+        failed = error.failed
     try:
         for cell in cells:
             yield failed.get(cell_hash(cell)) or _outcome(folder, cell, compute)
