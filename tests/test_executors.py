@@ -8,10 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,14 +18,10 @@ from typer.testing import CliRunner
 from conftest import weights
 from wherewhat.cli import app
 from wherewhat.errors import BadInput, CellsFailed
-from wherewhat.files import write_table
 from wherewhat.studies.cells import run_cells
-from wherewhat.studies.encoding_tables import gather
-from wherewhat.studies.encodings import SIZES, Setting
-from wherewhat.studies.executors import AtWork, Compute, Executor, Here, Outcome, Processes, attempt, executing
+from wherewhat.studies.executors import Executor, Here, Processes, executing
 
-TINY = replace(SIZES["small"], layers=2, heads=2, width=16, hidden=16, tested=64,
-               recipe=replace(SIZES["small"].recipe, steps=4, batch=16, warmup=2))  # fmt: skip
+KEPT = (".safetensors", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -110,52 +104,64 @@ def test_progress_stays_at_home() -> None:
     assert told == [3]
 
 
+TRAVEL = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import cloudpickle
+import torch
+
+from wherewhat.cli import app
+from wherewhat.files import write_tables
+from wherewhat.studies.encoding_tables import gather
+from wherewhat.studies.encodings import SIZES, Setting
+from wherewhat.studies.executors import attempt, executing
+
 class Travelling:
-    """Everything goes through bytes and back, as to another machine."""
-
-    def run(
-        self, compute: Compute, cells: Sequence[Any], at_work: AtWork
-    ) -> Generator[tuple[int, Outcome], None, None]:
-        import cloudpickle
-
+    def run(self, compute, cells, at_work):
         there = cloudpickle.loads(cloudpickle.dumps(compute))
         for number in range(len(cells)):
             yield number, attempt(there, cloudpickle.loads(cloudpickle.dumps(cells[number])))
 
-    def close(self) -> None: ...
+    def close(self): ...
+
+torch.set_num_threads(1)
+model, folder, small = sys.argv[1], Path(sys.argv[2]), "--pairs 3 --samples 2"
+app(f"train letter -o {folder}/run --steps 4 --every 2 --warmup 1 --batch 4".split(), standalone_mode=False)
+for name, executor in (("here", None), ("there", Travelling())):
+    out = folder / name
+    with executing(executor):
+        for command in (
+            f"profile {model} {small} -o {out}/profile",
+            f"gate {model} --profile {out}/profile {small} --draws 2 --fraction 0.2 -o {out}/gate",
+            f"spectrum number --samples 2 -o {out}/spectrum",
+            f"deposit {model} {small} -o {out}/deposit",
+            f"stretch {model} {small} --longest 120 --measure 100 -o {out}/stretch",
+            f"dynamics {folder}/run --prompts 4 -o {out}/dynamics",
+        ):
+            app(command.split(), standalone_mode=False)
+        size = replace(SIZES["small"], layers=2, heads=2, width=16, hidden=16, tested=64,
+                       recipe=replace(SIZES["small"].recipe, steps=4, batch=16, warmup=2))
+        tables = gather(out / "encodings", [Setting("rope", "distance"), Setting("nope", "count")], size, print)
+        write_tables(out, {f"encodings-{number}": table for number, table in enumerate(tables)})
+"""
 
 
-def test_whatever_runs_in_cells_can_travel(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    model, small = weights("stories260K"), "--pairs 3 --samples 2"
-    run("train", "letter", "-o", tmp_path / "run", *"--steps 4 --every 2 --warmup 1 --batch 4".split())
-    for name, executor in (("here", None), ("there", Travelling())):
-        folder = tmp_path / name
-        with executing(executor):
-            for command in (
-                f"profile {model} {small} -o {folder}/profile",
-                f"gate {model} --profile {folder}/profile {small} --draws 2 --fraction 0.2 -o {folder}/gate",
-                f"spectrum number --samples 2 -o {folder}/spectrum",
-                f"deposit {model} {small} -o {folder}/deposit",
-                f"stretch {model} {small} --longest 120 --measure 100 -o {folder}/stretch",
-                f"dynamics {tmp_path}/run --prompts 4 -o {folder}/dynamics",
-            ):
-                code, _, said = run(*command.split())
-                assert code == 0, said
-            wanted = [Setting("rope", "distance"), Setting("nope", "count")]
-            for number, table in enumerate(gather(folder / "encodings", wanted, TINY, lambda *state: None)):
-                write_table(folder / f"{number}.parquet", table)
+def test_whatever_runs_in_cells_can_travel(tmp_path: Path) -> None:
+    """All that computes, and every cell, through bytes and back as to another machine."""
+    command = [sys.executable, "-c", TRAVEL, weights("stories260K"), tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     here, there = (
-        {
-            path.relative_to(folder): path.read_bytes()
-            for path in folder.rglob("*")
-            if path.suffix in (".safetensors", ".parquet")
-        }
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*") if path.suffix in KEPT}
         for folder in (tmp_path / "here", tmp_path / "there")
     )
-    assert {str(path.parts[0]) for path in here} >= {"gate", "spectrum", "deposit", "stretch", "dynamics", "encodings"}
+    studies = {"profile", "gate", "spectrum", "deposit", "stretch", "dynamics", "encodings"}
+    assert {path.parts[0] for path in here if path.suffix == ".safetensors"} == studies
     assert here == there
     logged = {log.stem for log in (tmp_path / "there").rglob("logs/*.json")}
-    assert logged == {path.stem for path in there if path.suffix == ".safetensors" and path.stem != "tensors"}
+    assert logged == {path.stem for path in there if path.suffix == ".safetensors"} - {"tensors"}
 
 
 def test_commands_give_the_same_files_in_processes(tmp_path: Path) -> None:

@@ -186,9 +186,8 @@ class Processes:
 
         content, waiting = cloudpickle.dumps(compute), deque(range(len(cells)))
         while waiting:
-            for number in (yield from self._many(content, cells, waiting, at_work)):
-                at_work(1)
-                yield number, self._alone(content, cells[number])
+            suspects = yield from self._many(content, cells, waiting, at_work)
+            yield from self._one_by_one(content, cells, deque(suspects), at_work)
 
     def _many(
         self, content: bytes, cells: Sequence[Any], waiting: deque[int], at_work: AtWork
@@ -210,15 +209,24 @@ class Processes:
                 pass
         return list(running.values())
 
-    def _alone(self, content: bytes, cell: Any) -> Outcome:
-        """A cell by itself, so that no other suffers if it is the one that kills processes."""
-        for _ in range(ATTEMPTS):
+    def _one_by_one(
+        self, content: bytes, cells: Sequence[Any], suspects: deque[int], at_work: AtWork
+    ) -> Generator[tuple[int, Outcome], None, None]:
+        """Each by itself, so that no other suffers from the one that kills processes."""
+        died = 0
+        while suspects:
             with self._pool(content, 1) as pool:
                 try:
-                    return _submit(pool, cell).result()
+                    while suspects:
+                        at_work(1)
+                        outcome = _submit(pool, cells[suspects[0]]).result()
+                        died = 0
+                        yield suspects.popleft(), outcome
                 except BrokenProcessPool:
-                    pass
-        return Outcome(None, f"its process died {ATTEMPTS} times")
+                    died += 1
+            if died == ATTEMPTS:
+                died = 0
+                yield suspects.popleft(), Outcome(None, f"its process died {ATTEMPTS} times")
 
     @contextmanager
     def _pool(self, content: bytes, jobs: int) -> Iterator[ProcessPoolExecutor]:
