@@ -48,7 +48,7 @@ def plot(
         folder_argument(metavar="DIR...", help="Folder of a profile, dynamics or a run with dynamics; plane: several."),
     ],
     figure: Annotated[
-        str | None, typer.Option(help="What to draw, see above.", show_default="plane | dynamics: scores")
+        str | None, typer.Option(help="What to draw, see above.", show_default="plane | scores | atlas")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A .png, .pdf or .svg file.", show_default="FIGURE.png")
@@ -65,14 +65,14 @@ def plot(
         typer.Option(help="swap: two blocks, counted from 1.", show_default="most and least attended"),
     ] = None,
 ) -> None:
-    """Draw a profile, or how heads learnt, for print: the same folder, the same bytes.
+    """Draw a profile, how heads learnt or an atlas, for print: the same folder, the same bytes.
 
     Of all heads of a profile: plane, heatmaps, heads (small pictures of every head), layers, frequencies, use.
 
     Of one head: head (score and use by frequency), path (through the plane, by frequency), swap (attention before and
     after two blocks change places), plane-projection (query and keys on one rotation plane, captured again).
 
-    Of dynamics: scores, purity, accuracy, mean-frequency.
+    Of dynamics: scores, purity, accuracy, mean-frequency. Of an atlas: atlas.
 
     [bold]Example:[/bold] wherewhat plot profiles/smollm2 --figure plane -o plane.pdf
 

@@ -76,14 +76,16 @@ def load_results(folder: Path) -> Sequence[Source | Gating]:
     """All that a folder holds of what the page can show."""
     also = [
         kind.load(folder)
-        for name, kind in (("lengths.json", Lengths), ("gating.json", Gating), ("atlas.json", Atlas))
+        for name, kind in (("lengths.json", Lengths), ("gating.json", Gating))
         if (folder / name).exists()
     ]
     return also if also and not (folder / "profile.json").exists() else [load_source(folder), *also]
 
 
-def load_source(folder: Path) -> Profile | Dynamics:
-    """A profile, the dynamics of a series, or of a training run whose folder holds them."""
+def load_source(folder: Path) -> Profile | Dynamics | Atlas:
+    """A profile, an atlas, the dynamics of a series, or of a training run whose folder holds them."""
+    if (folder / "atlas.json").exists():
+        return Atlas.load(folder)
     for place in (folder, folder / "dynamics"):
         if (place / "dynamics.json").exists():
             return Dynamics.load(place)

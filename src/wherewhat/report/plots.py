@@ -9,10 +9,11 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from ..errors import BadInput
+from ..studies.atlas import Atlas
 from ..studies.dynamics import Dynamics
 from ..studies.profile_file import Profile
 from ..studies.projection import project_profile
-from . import head_figures, learning_figures, profile_figures
+from . import atlas_figures, head_figures, learning_figures, profile_figures
 from .canonical_figures import plane_projection
 from .figures import STYLE, save_drawn
 from .head_figures import Choice
@@ -45,11 +46,18 @@ OF_LEARNING: dict[str, Callable[[Dynamics], Figure]] = {
     "mean-frequency": learning_figures.mean_frequency,
 }
 OF_PROFILES = ("plane", *OF_A_PROFILE, *OF_A_HEAD)
-FIGURES = (*OF_PROFILES, *OF_LEARNING)
+FIGURES = (*OF_PROFILES, *OF_LEARNING, "atlas")
+Drawable = Profile | Dynamics | Atlas
+# What each kind of result shows, and its figures.
+SHOWN: dict[type, tuple[str, Sequence[str]]] = {
+    Profile: ("a profile", OF_PROFILES),
+    Dynamics: ("how heads learnt", tuple(OF_LEARNING)),
+    Atlas: ("many models", ("atlas",)),
+}
 
 
 def plot(
-    source: Profile | Dynamics | Sequence[Profile | Dynamics],
+    source: Drawable | Sequence[Drawable],
     figure: str | None = None,
     path: str | Path | None = None,
     *,
@@ -58,7 +66,7 @@ def plot(
     frequency: int | None = None,
     blocks: tuple[int, int] | None = None,
 ) -> Figure:
-    """Draw a profile, or several side by side in one plane, or how heads learnt; with a path, write it too.
+    """Draw a profile, several side by side in one plane, how heads learnt, or an atlas; with a path, write it too.
 
     A path ends in .png, .pdf or .svg. Unless named, the figure is the plane of a profile, the scores of a series.
     `layer` and `head` choose a head, `frequency` one of its planes, `blocks` the two that change places, from 1.
@@ -66,7 +74,7 @@ def plot(
     >>> ww.plot(profile, "plane", "plane.pdf")                        # doctest: +SKIP
     >>> ww.plot(profile, "swap", layer=3, head=0, blocks=(2, 9))      # doctest: +SKIP
     """
-    sources = [source] if isinstance(source, Profile | Dynamics) else list(source)
+    sources = [source] if isinstance(source, Drawable) else list(source)
     if not sources:
         raise BadInput("a figure needs a profile or a series to draw")
     with mpl.rc_context(STYLE):
@@ -76,28 +84,30 @@ def plot(
     return made
 
 
-def default_figure(sources: Sequence[Profile | Dynamics]) -> str:
-    return "plane" if isinstance(sources[0], Profile) else "scores"
+def default_figure(sources: Sequence[Drawable]) -> str:
+    return SHOWN[type(sources[0])][1][0]
 
 
-def draw(sources: Sequence[Profile | Dynamics], name: str, choice: Choice) -> Figure:
+def draw(sources: Sequence[Drawable], name: str, choice: Choice) -> Figure:
     """A figure by its name; what does not apply is refused."""
     if name not in FIGURES:
         raise BadInput(f"no figure {name!r}: {', '.join(FIGURES)}")
     for option, value in vars(choice).items():
         if value is not None and option not in OPTIONS.get(name, ()):
             raise BadInput(f"--{option} does not apply to the figure {name}")
-    profiles = [source for source in sources if isinstance(source, Profile)]
-    series = [source for source in sources if isinstance(source, Dynamics)]
-    if series and name in OF_PROFILES:
-        raise BadInput(f"figure {name} shows a profile; of how heads learnt there are {', '.join(OF_LEARNING)}")
-    if profiles and name in OF_LEARNING:
-        raise BadInput(f"figure {name} shows how heads learnt; of a profile there are {', '.join(OF_PROFILES)}")
+    shows = next(what for what, names in SHOWN.values() if name in names)
+    for source in sources:
+        what, names = SHOWN[type(source)]
+        if name not in names:
+            raise BadInput(f"figure {name} shows {shows}; of {what} there are {', '.join(names)}")
     if name == "plane":
-        return profile_figures.plane(profiles)
+        return profile_figures.plane([source for source in sources if isinstance(source, Profile)])
     if len(sources) > 1:
-        what = "series" if series else "profile"
+        what = {Profile: "profile", Dynamics: "series", Atlas: "atlas"}[type(sources[0])]
         raise BadInput(f"figure {name} takes one {what}, got {len(sources)}; only plane takes several")
-    if name in OF_LEARNING:
-        return OF_LEARNING[name](series[0])
-    return OF_A_HEAD[name](profiles[0], choice) if name in OF_A_HEAD else OF_A_PROFILE[name](profiles[0])
+    (source,) = sources
+    if isinstance(source, Atlas):
+        return atlas_figures.atlas(source)
+    if isinstance(source, Dynamics):
+        return OF_LEARNING[name](source)
+    return OF_A_HEAD[name](source, choice) if name in OF_A_HEAD else OF_A_PROFILE[name](source)

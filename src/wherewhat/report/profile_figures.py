@@ -162,7 +162,7 @@ def _medians(axes: Axes, table: Any, by: str, title: str) -> None:
     axes.set_title(title, pad=20)
 
 
-def mark_kinds(axes: Axes) -> None:
+def mark_kinds(axes: Axes, size: float = 7) -> None:
     """Where the naming rule of core.kinds puts a head that looks at where, at what, or at nothing in particular."""
     side = 1.04 - HIGH
     for word, (x, y), colour, (ha, va) in (
@@ -174,7 +174,7 @@ def mark_kinds(axes: Axes) -> None:
         width = LOW + 0.04 if x < 0 else side
         axes.add_patch(Rectangle((x, y), width, height, facecolor=to_rgba(colour, 0.10), edgecolor="none", zorder=0))
         at = (x + (width - 0.01 if ha == "right" else 0.01), y + (height - 0.01 if va == "top" else 0.01))
-        axes.text(*at, word, color=colour, ha=ha, va=va, fontsize=7, fontweight="bold", zorder=2)
+        axes.text(*at, word, color=colour, ha=ha, va=va, fontsize=size, fontweight="bold", zorder=2)
 
 
 def _label_extremes(figure: Figure, axes: Axes, heads: Any) -> None:
