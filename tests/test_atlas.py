@@ -370,3 +370,9 @@ def test_paths_start_from_the_list_and_what_is_only_said_is_not_measured_again(f
     assert read_list(folder / "two.toml").entries[0].cell == entry.cell
     os.utime(folder / "models/tiny/model.safetensors", (1, 1))
     assert read_list(folder / "one.toml").entries[0].cell != entry.cell
+
+
+def test_the_example_is_a_list_of_models_from_the_hub():
+    entries = read_list(Path(__file__).parents[1] / "examples" / "atlas.toml").entries
+    assert len(entries) >= 5
+    assert all(re.fullmatch(r"[\w-]+/[\w.-]+", entry.cell.model) and not entry.cell.files for entry in entries)
