@@ -22,7 +22,7 @@ export class Atlas extends Source {
   }
 
   kinds() {
-    return this.once("kinds", () => Array.from(decode(this.arrays.kind), (code) => this.kindNames[code]));
+    return this.once("kinds", () => Array.from(decode(this.arrays.kind), (code) => this.kind_names[code]));
   }
 
   kindOf(at) {
@@ -73,7 +73,7 @@ function unfold(given) {
     unfolded[name] = Float64Array.from(decode(given.arrays[name]), (step) =>
       step === UNKNOWN ? NaN : step / (UNKNOWN - 1),
     );
-  return { ...given, kindNames: given.kinds, kinds: undefined, models, labels, layers, unfolded };
+  return { ...given, models, labels, layers, unfolded };
 }
 
 /** How a model, or a family, is drawn: neighbours differ in colour and in shape. */
@@ -93,7 +93,7 @@ export function modelLines(source, at) {
     one.model,
     `${one.family} · ${one.layers} layers · ${one.heads} heads`,
     `r ${number(one.r)} · median positional ${number(one.positional)} · symbolic ${number(one.symbolic)}`,
-    source.kindNames
+    source.kind_names
       .filter((kind) => one[kind] > 0)
       .map((kind) => `${percent(one[kind])} ${kind}`)
       .join(" · "),

@@ -44,7 +44,7 @@ def atlas_data(atlas: Atlas, name: str) -> tuple[dict[str, Any], dict[str, np.nd
             | {"depth": _depth(family_depths, "family", row["family"])}
             for row in by_family(atlas.models, models).to_dict("records")
         ],
-        "kinds": list(KINDS),
+        "kind_names": list(KINDS),
         "command": atlas.about["command"],
         "about": atlas.about | {"versions": {name: sorted(set(models[name])) for name in VERSIONS}},
     }
