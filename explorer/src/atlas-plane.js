@@ -150,7 +150,7 @@ export function overlay(source) {
       .data(one === undefined ? [] : [source.models[one]])
       .join("path")
       .attr("fill", (d) => colourOf(d.number))
-      .attr("d", (d) => path(d, shapeOf(d.number), Math.max(2.2, sizeOf(source.count))));
+      .attr("d", (d) => path(d, shapeOf(d.number), Math.max(3, sizeOf(source.count))));
     names.forEach(({ button }, at) => {
       button.setAttribute("aria-pressed", String(source.models[at].model === store.state.model));
       button.classList.toggle("faint", one !== undefined && one !== at);

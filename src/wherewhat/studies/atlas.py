@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -88,7 +88,7 @@ def atlas(
     """
     asked, folder = read_list(models), Path(folder)
     check_writable(folder)
-    if (folder / "README.md").exists() and not (folder / "atlas.json").exists():
+    if (folder / "README.md").exists() and not any((folder / name).exists() for name in ("atlas.json", "cells")):
         raise BadInput(f"{folder}: holds a README.md that is not an atlas's; choose another folder")
     work = folder.absolute() / "unfinished"
     work.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def atlas(
             failed[entry.name] = result.replace(f"{asked.root}/", "")
             say(f"{entry.name}: not measured")
         else:
-            measured[entry] = unpacked(result, folder / "profiles" / entry.name)
+            measured[entry] = replace(unpacked(result, folder / "profiles" / entry.name), tensors={})
             rmtree(work / entry.name, ignore_errors=True)
             say(f"{entry.name}: {len(measured[entry].heads)} heads")
     if not measured:
