@@ -13,9 +13,9 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from . import cells, encodings, ensemble, gating, memory, overhead, published, series, training
+from . import cells, encodings, ensemble, gating, memory, offload, overhead, published, series, training
 
-PARTS = "published overhead memory training series gating ensemble encodings cells".split()
+PARTS = "published overhead memory offload training series gating ensemble encodings cells".split()
 RESULTS = Path(__file__).parent / "results.json"
 
 
@@ -39,6 +39,8 @@ def main() -> None:
                     rows = [overhead.compare(case) for case in overhead.CASES]
                 case "memory":
                     rows = [memory.compare()]
+                case "offload":
+                    rows = offload.compare()
                 case "training":
                     rows = [training.compare()]
                 case "series":

@@ -15,6 +15,7 @@ from ..core.trace import Trace
 from ..errors import BadInput, NotMeasurable
 from .check import certify
 from .hook import Recorder, last_logits_only, recording
+from .offload import entry_device
 
 # A capture changes the model while it runs, and torch's own attention function for Falcon: never two at once.
 _one_at_a_time = RLock()
@@ -121,13 +122,11 @@ def check_input(model: PreTrainedModel | Traceable, input_ids: Tensor) -> None:
         raise BadInput("the prompt is empty")
     if input_ids.shape[1] == 1:
         raise BadInput("the prompt has one token: a query needs keys before it")
-    embeddings = model.get_input_embeddings().weight
-    assert isinstance(embeddings, Tensor)
-    device = embeddings.device
-    if device.type == "meta":
-        raise BadInput("the model's weights are on the meta device: load them first")
+    device = entry_device(model)
     if input_ids.device != device:
         raise BadInput(f"the prompt is on {input_ids.device}, the model on {device}: move one to the other")
+    embeddings = model.get_input_embeddings().weight
+    assert isinstance(embeddings, Tensor)
     vocabulary = embeddings.shape[0]
     if not 0 <= int(input_ids.min()) <= int(input_ids.max()) < vocabulary:
         raise BadInput(f"token ids must lie in 0 to {vocabulary - 1}")

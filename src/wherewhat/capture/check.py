@@ -23,6 +23,7 @@ from ..core.rotation import Rotation
 from ..core.trace import AttentionLayer
 from ..errors import NotMeasurable
 from .hook import Record, Recorder, gates, implementation, last_logits_only, quiet_evaluation, recording
+from .offload import entry_device
 from .probe import Turn, hypotheses_of, measure, shifts_within, stated_angles, stretches_of
 
 # What is tolerated: differences of attention logits as a share of their spread, of keys as a share of the largest, of
@@ -50,7 +51,8 @@ class Position:
     def layer(self, record: Record, number: int = 0) -> AttentionLayer:
         queries, keys = record.queries, record.keys
         if self.stretch is not None:
-            queries, keys = queries.float() * self.stretch.float(), keys.float() / self.stretch.float()
+            stretch = self.stretch.to(keys.device).float()
+            queries, keys = queries.float() * stretch, keys.float() / stretch
         return AttentionLayer(
             index=number if record.layer is None else record.layer,
             queries=queries,
@@ -171,7 +173,7 @@ def measure_positions(
     family, tokens = model.config.model_type, prompt.tokens
     context = length if prompt.positions is not None else min(stated_context(model) or length, 8192)
     shifts = shifts_within(max(context, tokens + 1), tokens)
-    recorder = Recorder(range(tokens))
+    recorder = Recorder([tokens - 1])
 
     def same_contents(states: Tensor, _: int) -> Tensor:
         return states[:1].expand_as(states).contiguous()
@@ -215,7 +217,7 @@ def exchange_by_hand(
     """
     query = prompt.tokens - 1
     order = torch.cat([torch.arange(query).flip(0), torch.arange(query, prompt.ids.shape[1])]).to(prompt.ids.device)
-    exchanged = Recorder([query])
+    exchanged = Recorder([query], own_copy=True)
 
     def reverse(states: Tensor, call: int) -> Tensor:
         states = states.clone()
@@ -227,12 +229,12 @@ def exchange_by_hand(
     worst: list[float] = []
     for call, (record, again, where) in enumerate(zip(records, exchanged.records, positions, strict=True)):
         placement = where.layer(record).placement(0, query)
-        foretold, real = placement.logits(), where.layer(again).placement(0, query).logits()[call]
+        foretold, real = placement.logits(), where.layer(again).placement(0, query).logits()[0]
         foretold[..., :query] = placement.table()[..., order[:query], torch.arange(query, device=order.device)]
         # A layer may take its keys from an earlier one: then it is there that the contents were exchanged.
         source = next((at for at in range(call) if torch.equal(records[at].keys, record.keys)), None)
         if source is not None:
-            taken = replace(record, keys=exchanged.records[source].keys[source, None])
+            taken = replace(record, keys=exchanged.records[source].keys)
             real = where.layer(taken).placement(0, query).logits()[0]
         worst.append(_logit_difference(foretold[0], real, model.dtype))
     return _largest(worst)
@@ -339,13 +341,11 @@ def forward(model: PreTrainedModel, ids: Tensor, **inputs: Any) -> Tensor:
 
 def make_prompt(model: PreTrainedModel, length: int) -> Prompt:
     """Random tokens, always the same; the lowest ids are left to padding and the like."""
-    embeddings = model.get_input_embeddings().weight
-    assert isinstance(embeddings, Tensor)
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
     tokens = min(TOKENS, (stated_context(model) or TOKENS + 1) - 1)  # one position is left for a shift
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(min(10, vocabulary // 2), vocabulary, (1, tokens + 1), generator=generator)
-    ids = ids.to(embeddings.device)
+    ids = ids.to(entry_device(model))
     if not angles_depend_on_length(model):
         return Prompt(ids[:, :tokens], None, tokens)
     places = torch.arange(tokens + 1, device=ids.device)

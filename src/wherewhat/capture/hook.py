@@ -85,6 +85,7 @@ class Recorder:
     layer: int | None = None
     records: list[Record] = field(default_factory=list)
     gate: Gate | None = None  # one that comes after the recorder, which still records what the gate makes of it
+    own_copy: bool = False  # of a batch with as many copies of a prompt as there are calls, keep of each call its own
 
     def enter(self, module: nn.Module, query: Tensor, key: Tensor, /, **facts: Any) -> tuple[Tensor, Tensor]:
         self.add(module, *(query, key) if self.gate is None else self.gate.enter(module, query, key), **facts)
@@ -107,10 +108,15 @@ class Recorder:
     ) -> None:
         """Keep the queries asked for, the keys up to the last of them, and their rows of mask and bias."""
         chosen = [position - self.past for position in self.positions]
-        seen = max(self.positions) + 1
+        seen, calls = max(self.positions) + 1, len(self.records)
         last = self.records[-1] if self.records and self.records[-1].module is module else None
-        if last and torch.equal(last.keys, key[:, :, :seen]) and torch.equal(last.queries, query[:, :, chosen]):
-            return  # differential attention asks once for each half of its values, with the same queries and keys
+        if last:
+            again_query, again_key = self._kept(query, calls - 1), self._kept(key, calls - 1)
+            if torch.equal(last.keys, again_key[:, :, :seen]) and torch.equal(last.queries, again_query[:, :, chosen]):
+                return  # differential attention asks once for each half of its values, with the same queries and keys
+        query, key = self._kept(query, calls), self._kept(key, calls)
+        mask = None if mask is None else self._kept(mask, calls)
+        position_bias = None if position_bias is None else self._kept(position_bias, calls)
         bias = _additive(mask, chosen, seen)
         if position_bias is not None:
             extra = position_bias[:, :, chosen if position_bias.shape[2] > 1 else [0] * len(chosen), :seen].float()
@@ -129,6 +135,10 @@ class Recorder:
                 sinks=None if sinks is None else sinks.detach().flatten(),
             )
         )
+
+    def _kept(self, batch: Tensor, call: int) -> Tensor:
+        """The copies to keep of a call; what is one for all copies stays so."""
+        return batch[call : call + 1] if self.own_copy and batch.shape[0] > 1 else batch
 
 
 _recorder: ContextVar[Recorder | None] = ContextVar("wherewhat_recorder", default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -14,6 +15,7 @@ from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from ..errors import BadInput
+from .offload import read_device_map
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -23,14 +25,15 @@ def load(
     *,
     dtype: torch.dtype | str = torch.float32,
     device: str | None = None,
-    device_map: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
     **options: Any,
 ) -> PreTrainedModel:
     """Load a causal language model for measuring; nothing from the hub is executed unless asked for.
 
-    `device_map` spreads a big model over several devices ("auto"), with the help of accelerate.
+    `device_map` spreads a big model over devices with the help of accelerate: "auto", "auto:0=20GB,cpu=50GB" with
+    limits, or a device a module; what does not fit or is put on "disk" is read from there whenever its layer runs.
 
     >>> model = ww.load("HuggingFaceTB/SmolLM2-135M")        # doctest: +SKIP
     >>> model = ww.load("models/SmolLM2.Q4_1.gguf")          # doctest: +SKIP
@@ -39,7 +42,10 @@ def load(
     check_devices(device, device_map)
     options |= found | {"dtype": check_dtype(dtype), "trust_remote_code": trust_remote_code}
     if device_map is not None:
-        options["device_map"] = device_map
+        options |= read_device_map(device_map) if isinstance(device_map, str) else {"device_map": device_map}
+    scratch = None if device_map is None or "offload_folder" in options else TemporaryDirectory(prefix="wherewhat-")
+    if scratch is not None:
+        options["offload_folder"] = scratch.name  # for weights that are not on disk as the model has them, as of .gguf
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
         model, report = loaded
@@ -48,8 +54,8 @@ def load(
     if missing := sorted(report["missing_keys"]):
         # transformers would draw them at random, and their heads would be scored as if they had learnt something.
         raise BadInput(f"{name}: {len(missing)} weights are missing, among them {missing[0]}")
-    if any(value.device.type == "meta" for value in model.parameters()):
-        raise BadInput(f"{name}: does not fit on the devices; a model with weights offloaded is not measured")
+    if scratch is not None:
+        vars(model)["offload_folder"] = scratch  # there as long as the model is
     if device is not None and device_map is None:
         model.to(device)
     return model.eval()
@@ -115,7 +121,7 @@ def check_dtype(dtype: torch.dtype | str) -> torch.dtype:
     return dtype
 
 
-def check_devices(device: str | None, device_map: str | None) -> None:
+def check_devices(device: str | None, device_map: object) -> None:
     """Refuse a device that this machine does not have, before anything is loaded for it."""
     if device_map is not None and find_spec("accelerate") is None:
         raise BadInput("--device-map needs accelerate: pip install accelerate")

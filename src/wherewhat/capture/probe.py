@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.rotation import Rotation
+from .offload import fetched
 
 # A turn is understood if what it leaves unexplained is below this share of the vectors' norm.
 UNEXPLAINED = {torch.float64: 1e-3, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
@@ -30,7 +31,7 @@ class Turn:
         return torch.arange(self.base.shape[1], device=self.base.device)
 
     def divided_by(self, stretch: Tensor) -> Turn:
-        stretch = stretch.float()
+        stretch = stretch.to(self.base.device).float()
         return Turn(self.base / stretch, {shift: moved / stretch for shift, moved in self.moved.items()})
 
     def unexplained(self, rotation: Rotation) -> float:
@@ -101,8 +102,9 @@ def stated_angles(model: nn.Module) -> list[Tensor]:
 
 def stretches_of(module: nn.Module, head_dim: int) -> list[Tensor]:
     """What may scale each dimension of a key after it was turned: a norm's weights, as the module states them."""
-    stated = [weight.detach() for name, weight in module.named_parameters() if name.endswith("norm.weight")]
-    return [weight for weight in stated if weight.shape == (head_dim,) and weight.abs().min() > 1e-6]
+    norms = [(name, weight) for name, weight in module.named_parameters() if name.endswith("norm.weight")]
+    stated = [fetched(module, name, weight).detach() for name, weight in norms if weight.shape == (head_dim,)]
+    return [weight for weight in stated if weight.abs().min() > 1e-6]
 
 
 def _geometric(dimensions: int, base: float = 10_000.0) -> Tensor:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from ..capture.check import stated_context
 from ..capture.hook import last_logits_only, quiet_evaluation
+from ..capture.offload import entry_device
 from ..errors import BadInput
 from ..lab import Transformer
 from ..prompts import Prompt, binding, plain_text, repeats
@@ -62,7 +63,7 @@ def of_language_model(
     if len(stretches) < 2:
         raise BadInput(f"a text needs at least two stretches of {min(128, context)} tokens, one to average over")
     said = json.dumps([asdict(prompt) for prompt in (*asked, *repeated, *stretches)])
-    device = model.device
+    device = entry_device(model)
     twice = torch.tensor([[*prompt.ids, prompt.answer] for prompt in repeated], device=device)
     written = torch.tensor([[*prompt.ids, prompt.answer] for prompt in stretches], device=device)
     average, written = written.tensor_split([min(AVERAGED, len(written) - 1)])
@@ -108,7 +109,7 @@ def answers(model: PreTrainedModel, prompts: list[Prompt]) -> tuple[Float[Tensor
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at].ids))
     for tokens, group in groupby(order, key=lambda at: len(prompts[at].ids)):
         for some in torch.tensor(list(group)).split(max(1, BATCH // tokens)):
-            ids = torch.tensor([prompts[at].ids for at in some], device=model.device)
+            ids = torch.tensor([prompts[at].ids for at in some], device=entry_device(model))
             with quiet_evaluation(model):
                 chances = model(input_ids=ids, use_cache=False, **last_logits_only(model)).logits[:, -1].float()
             for at, row in zip(some.tolist(), chances.softmax(-1).cpu(), strict=True):

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from ..capture import capture
 from ..capture.check import TOLERANCE, Certificate, Prompt, certify, contents_changed, make_prompt, stated_context
 from ..capture.hook import Record, Recorder, recording
+from ..capture.offload import entry_device
 from ..capture.probe import Turn, shifts_within
 from ..core.rotation import Rotation
 from ..core.trace import AttentionLayer
@@ -179,9 +180,7 @@ def _measure(model: PreTrainedModel, tokens: int, length: int, certificate: Cert
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(min(10, vocabulary // 2), vocabulary, (1, tokens), generator=draw)
-    embeddings = model.get_input_embeddings().weight
-    assert isinstance(embeddings, Tensor)
-    trace = capture(model, ids.to(embeddings.device), queries=(-2, -1), level="prompt")
+    trace = capture(model, ids.to(entry_device(model)), queries=(-2, -1), level="prompt")
     prompt = make_prompt(model, length)
     records, scales = _key_scales(model, prompt, certificate)
     queries = _query_deviations(model, prompt, length, records, certificate)

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..capture import capture
+from ..capture.offload import entry_device
 from ..core.frequency import mean_frequency
 from ..core.kinds import kind
 from ..core.measure import entropy, frequency_use, score
@@ -186,7 +187,7 @@ def measure(model: Transformer | PreTrainedModel, views: Sequence[View], tau: fl
     most = max((int(view.hops.max()) for view in views if view.hops is not None), default=0)
     right, asked = torch.zeros(most), torch.zeros(most)
     for view, rows in _batches(views):
-        trace = capture(model, view.tokens[rows].to(model.device))
+        trace = capture(model, view.tokens[rows].to(entry_device(model)))
         scores = score(trace, view.blocks, tau)
         values = (scores.positional, scores.symbolic, entropy(trace), frequency_use(trace).maximum)
         for name, value in zip(MEANS, values, strict=True):

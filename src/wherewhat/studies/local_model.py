@@ -15,6 +15,7 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from ..capture.check import stated_context
+from ..capture.offload import entry_device
 from ..prompts.one_hop import Question
 from ..prompts.prompt import in_chat, tokenize
 from .answers import NEW_TOKENS, Keep, Reply
@@ -69,7 +70,7 @@ class LocalModel:
     def generate(self, prompts: Sequence[list[int]]) -> list[Reply]:
         """What the model writes after each of some prompts of equal length; what they all begin with is read once."""
         model: Any = self.model
-        ids = torch.tensor(prompts, device=model.device)
+        ids = torch.tensor(prompts, device=entry_device(model))
         shared = int((ids[:, :-1] == ids[:1, :-1]).all(0).long().cumprod(0).sum())
         cache = self._read_once(ids[:1, :shared], len(prompts)) if shared and len(prompts) > 1 else None
         # Settings of a model that bend its choice, such as a ban on what was said, would bend what is measured.

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ..capture import capture
 from ..capture.check import stated_context
+from ..capture.offload import entry_device
 from ..core.measure import Scores, block_index, entropy, exclusion, frequency_use, score, score_frequencies
 from ..core.placement import Placement
 from ..core.scores import block_attention
@@ -65,7 +66,7 @@ class SignatureCell:
 
 def measure_keys(model: PreTrainedModel, cell: PromptCell, _: Within = nobody) -> dict[str, Tensor]:
     """All numbers of one prompt at level keys, from one forward pass."""
-    trace = capture(model, torch.tensor([cell.ids], device=model.device))
+    trace = capture(model, torch.tensor([cell.ids], device=entry_device(model)))
     blocks, tau = cell.blocks, cell.tau
     heads, blind = score(trace, blocks, tau), without_first(trace, blocks, tau)
     alone, use, bounds = score_frequencies(trace, blocks, tau), frequency_use(trace), exclusion(trace)
@@ -102,7 +103,7 @@ def measure_whole(model: PreTrainedModel, cell: PromptCell, within: Within = nob
     """The numbers of one prompt at level prompt, from a run of the whole model for every swap; none by frequency."""
     assert cell.swaps is not None
     assert cell.seed is not None
-    ids = torch.tensor([cell.ids], device=model.device)
+    ids = torch.tensor([cell.ids], device=entry_device(model))
     trace = capture(model, ids, level="prompt")
     scores = score_prompt(
         model, ids, cell.blocks, tau=cell.tau, swaps=cell.swaps, seed=cell.seed,
@@ -241,7 +242,7 @@ def measure_signature(model: PreTrainedModel, cell: SignatureCell) -> dict[str, 
     """Mean attention on the token before the query, and on the one that followed its last occurrence."""
     tokens = len(cell.ids)
     queries = list(range(tokens - cell.period // 2, tokens))
-    trace = capture(model, torch.tensor([cell.ids], device=model.device), queries=queries, level="prompt")
+    trace = capture(model, torch.tensor([cell.ids], device=entry_device(model)), queries=queries, level="prompt")
     previous, induction = [], []
     for query in queries:
         rows = _stacked_layers(trace, trace.at(query).attention_rows)

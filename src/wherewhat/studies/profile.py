@@ -12,12 +12,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from ..capture import load
+from ..capture.offload import fetched
 from ..core.kinds import HIGH, LOW
 from ..core.measure import check_tau
 from ..errors import BadInput
@@ -180,19 +182,23 @@ def model_hash(model: PreTrainedModel) -> str:
     """A hash of all that the scores depend on: parameters, buffers such as the angles, and the configuration."""
     digest = hashlib.sha256(weights_hash(model).encode())
     for name, value in sorted(model.named_buffers()):
-        digest.update(name.encode() + value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(name.encode() + _bytes(fetched(model, name, value)).tobytes())
     stated = {name: value for name, value in model.config.to_dict().items() if name not in SAID_OF_ORIGIN}
     digest.update(json.dumps(stated, sort_keys=True, default=str).encode())
     return digest.hexdigest()
 
 
 def weights_hash(model: torch.nn.Module) -> str:
-    """A hash of every parameter, by name: the same weights, the same hash."""
+    """A hash of every parameter, by name: the same weights, the same hash, wherever they are kept."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(_bytes(fetched(model, name, value)).data)
     return digest.hexdigest()
+
+
+def _bytes(value: Tensor) -> np.ndarray:
+    return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
 
 
 def table_rows(prompt: Prompt) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..capture import capture
+from ..capture.offload import entry_device
 from ..core.rotation import Rotation
 from ..core.spectrum import Contents, Spectrum, majorised, seen_logits, spectrum, two_way, with_base
 from ..core.toeplitz import distance_share, kernel, kernel_eigenvalues, square, toeplitz_share
@@ -121,7 +122,7 @@ def measure(
 ) -> dict[str, Tensor]:
     """Every head on one prompt: shares (X, 7), and norm, condition and effective rank by rotation and length
     (X, V, P, 3); the angles of all planes of every layer (L, F), 0 where they rest."""
-    device = model.device
+    device = entry_device(model)
     ids = torch.tensor([cell.ids], device=device)
     trace = capture(model, ids, queries=range(1, len(cell.ids)), level="prompt")
     rows: defaultdict[str, list[Tensor]] = defaultdict(list)
