@@ -1,4 +1,4 @@
-"""Peak memory of a model of 0.8 GB with its weights in memory and on disk, one process each.
+"""Peak memory of a model of 0.4 GB with its weights in memory and on disk, one process each.
 
 `python -m bench.offload FOLDER WAY DTYPE` prints megabytes: of the process before the model, at the peak of loading it,
 hashing its weights and the self-check, of a forward pass, and of a capture.
@@ -21,12 +21,12 @@ from wherewhat.studies.profile import weights_hash
 
 from .memory import peak_megabytes
 
-TOKENS = 1024
+TOKENS = 512
 CONFIG: dict[str, Any] = {
     "vocab_size": 2048,
     "hidden_size": 1024,
     "intermediate_size": 2816,
-    "num_hidden_layers": 16,
+    "num_hidden_layers": 8,
     "num_attention_heads": 16,
     "num_key_value_heads": 16,
     "max_position_embeddings": 2048,
@@ -53,7 +53,7 @@ def measure(folder: str, way: str, dtype: str) -> dict[str, float | str]:
     peaks["forward"] = from_here()
     trace = ww.capture(model, ids)
     peaks["capture"] = peak_megabytes()
-    peaks["scores"] = float(ww.score(trace, [(at, at + 8) for at in range(1, 512, 8)]).positional.double().sum())
+    peaks["scores"] = float(ww.score(trace, [(at, at + 8) for at in range(1, 257, 8)]).positional.double().sum())
     return peaks
 
 

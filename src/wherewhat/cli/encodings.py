@@ -10,6 +10,7 @@ import typer
 
 from .shared import (
     AsJson,
+    DeviceMap,
     Dtype,
     Model,
     Revision,
@@ -37,6 +38,7 @@ def deposit(
     ablation: Annotated[str, typer.Option(help="A head's output becomes: zero | mean, over text.")] = "zero",
     revision: Revision = None,
     dtype: Dtype = "float32",
+    device_map: DeviceMap = None,
     trust_remote_code: TrustRemoteCode = False,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -62,7 +64,7 @@ def deposit(
     with stoppable(), progress_bar(screen) as progress:
         source = {"revision": revision, "trust_remote_code": trust_remote_code}
         with screen.status(Text(f"loading {model}")):
-            loaded = load(model, dtype=dtype, **source)
+            loaded = load(model, dtype=dtype, device_map=device_map, **source)
         tokenizer = load_tokenizer(model, **source)
         behaviour = of_language_model(loaded, tokenizer, pairs=pairs, samples=samples, seed=seed)
         made = deposit_of_model(loaded, behaviour, ablation=ablation, seed=seed, folder=folder, progress=progress)

@@ -10,6 +10,7 @@ import typer
 from .shared import (
     AsJson,
     Device,
+    DeviceMap,
     Dtype,
     Revision,
     Seed,
@@ -55,6 +56,7 @@ def gate(
     revision: Revision = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
+    device_map: DeviceMap = None,
     trust_remote_code: TrustRemoteCode = False,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -108,7 +110,7 @@ def gate(
             measured, written = Profile.load(profile), read_text(text) if text else None
             with screen.status(Text(f"loading {model}")):
                 source = {"revision": revision, "trust_remote_code": trust_remote_code}
-                loaded = load(model, dtype=dtype, device=device, **source)
+                loaded = load(model, dtype=dtype, device=device, device_map=device_map, **source)
             behaviour = of_language_model(
                 loaded, load_tokenizer(model, **source), pairs=pairs, samples=samples or 32, text=written, seed=seed
             )

@@ -12,7 +12,18 @@ import typer
 from ..errors import BadInput, CellsFailed
 from .canonical import decoupling
 from .encodings import encodings
-from .shared import AsJson, Seed, TrustRemoteCode, folder_option, in_cells, quiet_libraries, stoppable
+from .shared import (
+    AsJson,
+    Device,
+    DeviceMap,
+    Dtype,
+    Seed,
+    TrustRemoteCode,
+    folder_option,
+    in_cells,
+    quiet_libraries,
+    stoppable,
+)
 
 app = typer.Typer()
 Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads.", show_default="all")]
@@ -93,6 +104,9 @@ def dynamics(
     evict: Annotated[
         bool, typer.Option("--evict", help="Remove what is downloaded from the hub when it was measured.")
     ] = False,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    device_map: DeviceMap = None,
     trust_remote_code: TrustRemoteCode = False,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -111,12 +125,15 @@ def dynamics(
     quiet_libraries()
     from rich.console import Console
 
+    from ..capture.load import check_devices, check_dtype
     from ..core.measure import check_tau
     from ..report.learning import show_dynamics
     from ..report.terminal import progress_bar
     from ..studies.watching import watch_models, watch_run
 
     check_tau(tau)
+    check_dtype(dtype)
+    check_devices(device, device_map)
     with stoppable(), progress_bar(Console(stderr=True, quiet=as_json, markup=False)) as progress:
         if len(sources) == 1 and (Path(sources[0]) / "run.json").exists():
             if revisions is not None:
@@ -135,6 +152,9 @@ def dynamics(
                 allow_repeated=allow_repeated,
                 evict=evict,
                 trust_remote_code=trust_remote_code,
+                dtype=dtype,
+                device=device,
+                device_map=device_map,
             )
     if as_json:
         print(json.dumps(made.about | {"purity": made.purity.to_dict("records"), "folder": f"{folder}"}))

@@ -20,7 +20,12 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, local folde
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1.")]
-DeviceMap = Annotated[str | None, typer.Option(help="Spread a big model over devices, such as auto; needs accelerate.")]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        help="Spread a big model over devices and disk: auto, or auto:0=20GB,cpu=50GB with limits; needs accelerate."
+    ),
+]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Numbers for machines on standard output.")]

@@ -11,6 +11,7 @@ import typer
 from .shared import (
     AsJson,
     Device,
+    DeviceMap,
     Dtype,
     Revision,
     Seed,
@@ -50,6 +51,7 @@ def spectrum(
     revision: Revision = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
+    device_map: DeviceMap = None,
     trust_remote_code: TrustRemoteCode = False,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -100,7 +102,7 @@ def spectrum(
 
                 source = {"revision": revision, "trust_remote_code": trust_remote_code}
                 tokenizer = load_tokenizer(model, **source)
-                loaded = load(model, dtype=dtype, device=device, **source)
+                loaded = load(model, dtype=dtype, device=device, device_map=device_map, **source)
                 prompts, _ = make_prompts(asked, tokenizer, stated_context(loaded) or 2048, seed)
         with progress_bar(screen) as progress:
             found = spectra(loaded, prompts, folder, bases=base or BASES, progress=progress)

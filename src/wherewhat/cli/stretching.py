@@ -11,6 +11,7 @@ import typer
 
 from .shared import (
     AsJson,
+    DeviceMap,
     Dtype,
     Model,
     Revision,
@@ -42,6 +43,7 @@ def stretch(
     pairs: Annotated[int, typer.Option(min=3, help="Statements a short prompt.")] = 16,
     samples: Annotated[int, typer.Option(min=1, help="Short prompts.")] = 4,
     dtype: Dtype = "float32",
+    device_map: DeviceMap = None,
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
     seed: Seed = 0,
@@ -71,13 +73,14 @@ def stretch(
 
     folder = output or Path("stretch") / model_name(model)
     screen = Console(stderr=True, quiet=as_json, markup=False, highlight=False)
-    loaded = load(model, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
+    source = {"revision": revision, "trust_remote_code": trust_remote_code}
+    loaded = load(model, dtype=dtype, device_map=device_map, **source)
     context = stated_context(loaded)
     far = longest or min(context or 8192, 8192)
     most = max(far, *(measure or [0]))
     if context is not None and most > context:
         raise BadInput(f"the model takes {context} tokens, asked for {most}")
-    tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(model, **source)
     prompts, _ = make_prompts(Task(pairs=pairs, samples=samples), tokenizer, far, seed)
     fillers = fillers_for(prompts, binding(tokenizer, MOST_PAIRS, samples=1, seed=seed + 1)) if measure else ()
     with stoppable(), progress_bar(screen) as progress:

@@ -213,6 +213,7 @@ def series_command(about: dict[str, Any]) -> str:
         return "wherewhat reproduce dynamics -o runs"
     words = ["wherewhat", "dynamics", *(models or [about["run"]])]
     words += ["--revisions", about["revisions"]] if "revisions" in about else []
+    words += ["--dtype", about["dtype"]] if about.get("dtype", "float32") != "float32" else []
     words += ["--prompts", str(about["prompts"]), "--tau", str(about["tau"])]
     return shlex.join(words + (["--pairs", str(about["pairs"]), "--seed", str(about["seed"])] if models else []))
 

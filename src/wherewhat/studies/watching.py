@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..capture import load_tokenizer
 from ..errors import BadInput
@@ -43,29 +44,27 @@ def watch_models(
     allow_repeated: bool = False,
     evict: bool = False,
     trust_remote_code: bool = False,
+    dtype: str = "float32",
+    **place: Any,
 ) -> tuple[Dynamics, Path]:
     """Models in the order given, or the revisions of one by pattern, on binding prompts made with the tokenizer of the
-    first."""
-    about = {"task": "binding", "seed": seed, "pairs": pairs, "models": list(names)}
+    first; `place` is where `ww.load` puts them."""
+    options = {"trust_remote_code": trust_remote_code, "dtype": dtype, **place}
+    about = {"task": "binding", "seed": seed, "pairs": pairs, "models": list(names), "dtype": dtype}
     if revisions is None:
         folder = folder or Path("dynamics")
-        series = series_of_models(
-            names, evict=f"{folder.absolute()}" if evict else None, trust_remote_code=trust_remote_code
-        )
+        series = series_of_models(names, evict=f"{folder.absolute()}" if evict else None, **options)
         source, revision = source_of(names[0])
         tokenizer = load_tokenizer(source, revision=revision, trust_remote_code=trust_remote_code)
     else:
         if len(names) > 1:
             raise BadInput(f"--revisions are those of one model, got {len(names)} models")
         folder = folder or Path("dynamics") / Path(names[0]).name
-        series = series_of_revisions(
-            names[0], revisions, evict=f"{folder.absolute()}" if evict else None, trust_remote_code=trust_remote_code
-        )
+        series = series_of_revisions(names[0], revisions, evict=f"{folder.absolute()}" if evict else None, **options)
         if not allow_repeated:
             refuse_repeats(series)  # before anything is downloaded
         tokenizer = tokenizer_of_revision(names[0], series[0], trust_remote_code)
         about["revisions"] = revisions
     views = views_of_prompts(binding(tokenizer, pairs, prompts, seed))
-    return dynamics(
-        series, views, folder, tau=tau, allow_repeated=allow_repeated, about=about, progress=progress
-    ), folder
+    made = dynamics(series, views, folder, tau=tau, allow_repeated=allow_repeated, about=about, progress=progress)
+    return made, folder
