@@ -122,7 +122,6 @@ def test_the_command_line(run: Callable[..., tuple[int, str, str]], tmp_path: Pa
         "profile": few,
         "doctor": (),
         "gate": ("--profile", tmp_path / "profile-plain", "--ablate", "1.2", "--draws", 2, *few),
-        "spectrum": few,
         "dynamics": ("--prompts", 1, "--pairs", 8),
     }
     for command, options in commands.items():
