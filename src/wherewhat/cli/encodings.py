@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import BadInput
 from .shared import (
     AsJson,
     DeviceMap,
@@ -76,23 +77,31 @@ def deposit(
         screen.print(f"Saved in {folder}")
 
 
-def encodings(output: Path, seeds: int, quick: bool, as_json: bool) -> None:
+def encodings(output: Path, seeds: int, quick: bool, size: str, device: str, as_json: bool) -> None:
     """`reproduce encodings`: every encoding on both tasks, tables and figures saved, claims beside findings."""
     from rich.console import Console
 
+    from ..capture.load import check_devices
     from ..report.encoding_figures import FIGURES
     from ..report.encodings import show_encodings
     from ..report.figures import save_drawn
     from ..report.terminal import progress_bar
     from ..studies.encoding_findings import findings
     from ..studies.encoding_tables import reproduce_encodings
+    from ..studies.encodings import SIZES
 
+    check_devices(device, None)
+    if size not in SIZES:
+        raise BadInput(f"no size {size!r}: {', '.join(SIZES)}")
     screen = Console(stderr=True, quiet=as_json, markup=False)
     with stoppable(f"what was done in {output} is kept; the same command goes on"), progress_bar(screen) as progress:
-        made = reproduce_encodings(output / "encodings", range(seeds), quick=quick, progress=progress)
-    made.save(output / "results" / "encodings")
-    for name, draw in FIGURES.items():
-        save_drawn(output / "results" / f"encodings-{name}.png", lambda draw=draw: draw(made))
+        made = reproduce_encodings(
+            output / "encodings", range(seeds), quick=quick, size=SIZES[size], device=device, progress=progress
+        )
+    name = "encodings" if size == "small" else f"encodings-{size}"
+    made.save(output / "results" / name)
+    for figure, draw in FIGURES.items():
+        save_drawn(output / "results" / f"{name}-{figure}.png", lambda draw=draw: draw(made))
     if as_json:
         tables = {"summary": made.summary(), "findings": findings(made)}
         plain = {name: table.astype(object).where(table.notna(), None) for name, table in tables.items()}

@@ -179,6 +179,8 @@ def reproduce(
     ] = None,
     longest: Annotated[int, typer.Option(min=17, help="dynamics: leave out lengths beyond this many tokens.")] = 5000,
     quick: Annotated[bool, typer.Option("--quick", help="encodings: one seed of four encodings.")] = False,
+    size: Annotated[str, typer.Option(help="encodings: small, or paper, the published size, for a GPU.")] = "small",
+    device: Device = "cpu",
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
@@ -206,11 +208,11 @@ def reproduce(
         raise BadInput(f"no paper {paper!r}: dynamics, decoupling, encodings")
     if model is not None and paper != "decoupling":
         raise BadInput(f"--model does not apply to {paper}")
-    if quick and paper != "encodings":
-        raise BadInput(f"--quick does not apply to {paper}")
+    if (quick or size != "small" or device != "cpu") and paper != "encodings":
+        raise BadInput(f"--quick, --size and --device do not apply to {paper}")
     use_threads(threads)
     if paper == "encodings":
-        encodings(output, seeds or 3, quick, as_json)
+        encodings(output, seeds or 3, quick, size, device, as_json)
         return
     if paper == "decoupling":
         decoupling(output, seeds or 5, model, as_json)

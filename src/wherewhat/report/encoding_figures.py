@@ -39,7 +39,7 @@ def accuracies(made: Encodings) -> Figure:
     left.set(yticks=range(len(names)), yticklabels=names, xlabel="accuracy", xlim=(0, 1.03))
     right.set(xlabel="steps until 90 % (none: never)")
     left.legend(frameon=False, fontsize=6.5)
-    name_figure(figure, "What each encoding learns", "small setting; one dot a seed")
+    name_figure(figure, "What each encoding learns", "one dot a seed")
     return figure
 
 

@@ -27,7 +27,9 @@ class SignalCell:
     version: int = VERSION
 
 
-def signal_cell(cell: TrainingCell, trained: dict[str, Tensor], signals: SignalCell) -> dict[str, Tensor]:
+def signal_cell(
+    cell: TrainingCell, trained: dict[str, Tensor], signals: SignalCell, device: str = "cpu"
+) -> dict[str, Tensor]:
     """Condition, effective rank and pulls of every head (looks, L, H) at the looks of a run.
 
     The sequences are the first that fill four fifths of the longest, cut to that length: none has padding.
@@ -35,10 +37,10 @@ def signal_cell(cell: TrainingCell, trained: dict[str, Tensor], signals: SignalC
     drawn, labels = held_out(cell.labels, cell.recipe, 16 * signals.sequences)
     length = 4 * cell.labels.tokens // 5
     long = (drawn[:, length - 1] != PAD).nonzero().flatten()[: signals.sequences]
-    tokens, answers = drawn[long], labels[long]
+    tokens, answers = drawn[long].to(device), labels[long].to(device)
     found = []
     for look in range(len(trained["looks"])):
-        model = restore(cell, trained, look)
+        model = restore(cell, trained, look, device)
         found.append({**of_logits(model, tokens[:, :length]), **pulls(model, tokens, answers)})
     return {name: torch.stack([one[name] for one in found]) for name in found[0]}
 
@@ -69,7 +71,7 @@ def pulls(model: Classifier, tokens: Int[Tensor, "B T"], answers: Int[Tensor, " 
     for layer in range(model.design.layers):
         stream, block = model.tell(layer, stream), model.block(layer)
         asked = model.ask(layer, stream, reading)
-        probe = torch.zeros(*asked.queries.shape[:3], asked.keys.shape[2], requires_grad=True)
+        probe = torch.zeros(*asked.queries.shape[:3], asked.keys.shape[2], device=model.device, requires_grad=True)
         probes.append(probe)
         bias = probe if asked.bias is None else probe + asked.bias
         stream = block.think(stream + block.attention_out(asked._replace(bias=bias).attended()))

@@ -110,6 +110,7 @@ def reproduce_encodings(
     *,
     quick: bool = False,
     size: Size = SIZES["small"],
+    device: str = "cpu",
     progress: Callable[[str, float, int], None] = lambda what, done, total: None,
 ) -> Encodings:
     """Every encoding on both tasks; runs that are in the folder already are not done again. `quick`: one seed, four
@@ -118,19 +119,24 @@ def reproduce_encodings(
     >>> made = reproduce_encodings("runs/encodings", quick=True)                                   # doctest: +SKIP
     """
     wanted = [Setting(name, task) for task in TASKS for name in MAIN] if quick else settings(seeds)
-    return Encodings(*gather(Path(folder) / "cells", wanted, size, progress))
+    return Encodings(*gather(Path(folder) / "cells", wanted, size, progress, device))
 
 
 def gather(
-    folder: Path | None, wanted: Sequence[Setting], size: Size, progress: Callable[[str, float, int], None]
+    folder: Path | None,
+    wanted: Sequence[Setting],
+    size: Size,
+    progress: Callable[[str, float, int], None],
+    device: str = "cpu",
 ) -> tuple[pd.DataFrame, ...]:
     """The three tables of these settings, trained and measured where that was not done before."""
-    rows, runs = [], run_settings(wanted, size, folder, progress)
+    rows, runs = [], run_settings(wanted, size, folder, progress, device)
+    signalled = partial(signal_cell, device=device)
     cells = [training_cell(setting, size) for setting in wanted]
-    look_ahead(folder, cells, lambda cell: SignalCell(cell_hash(cell)), signal_cell, "signals")
+    look_ahead(folder, cells, lambda cell: SignalCell(cell_hash(cell)), signalled, "signals")
     for cell, trained, measured in runs:
         look = SignalCell(cell_hash(cell))
-        signals = next(run_cells(folder, [look], partial(signal_cell, cell, trained), "signals"))
+        signals = next(run_cells(folder, [look], partial(signalled, cell, trained), "signals"))
         rows.append(rows_of(trained, measured, signals))
     return tuple(
         pd.concat(

@@ -164,6 +164,7 @@ def run_settings(
     size: Size,
     folder: Path | None,
     progress: Callable[[str, float, int], None] = lambda what, done, total: None,
+    device: str = "cpu",
 ) -> Iterator[tuple[TrainingCell, dict[str, Tensor], dict[str, Tensor]]]:
     """For each setting what training left and what was measured of it, from their files or anew."""
     cells, steps, show = [training_cell(setting, size) for setting in wanted], size.recipe.steps, Here(progress)
@@ -171,14 +172,15 @@ def run_settings(
     def train(cell: TrainingCell) -> dict[str, Tensor]:
         at = cells.index(cell)
         name = f"{wanted[at].encoding}, {wanted[at].task}, seed {wanted[at].seed}"
-        return train_cell(cell, lambda step: show(name, at * steps + step, len(cells) * steps))
+        return train_cell(cell, lambda step: show(name, at * steps + step, len(cells) * steps), device)
 
+    measured = partial(measure_cell, device=device)
     run_ahead(folder, cells, train, "runs")
-    look_ahead(folder, cells, lambda cell: MeasureCell(cell_hash(cell), size.tested), measure_cell, "measures")
+    look_ahead(folder, cells, lambda cell: MeasureCell(cell_hash(cell), size.tested), measured, "measures")
 
     def each() -> Iterator[tuple[TrainingCell, dict[str, Tensor], dict[str, Tensor]]]:
         for cell, trained in zip(cells, run_cells(folder, cells, train, "runs"), strict=True):
-            measure = partial(measure_cell, cell, trained)
+            measure = partial(measured, cell, trained)
             wanted = [MeasureCell(cell_hash(cell), size.tested)]
             yield cell, trained, next(run_cells(folder, wanted, measure, "measures"))
 
@@ -203,9 +205,11 @@ def look_ahead(
     run_ahead(folder, list(trained), lambda one, cell, weights: compute(cell, load(weights), one), name, given)
 
 
-def train_cell(cell: TrainingCell, progress: Callable[[int], None] = lambda step: None) -> dict[str, Tensor]:
+def train_cell(
+    cell: TrainingCell, progress: Callable[[int], None] = lambda step: None, device: str = "cpu"
+) -> dict[str, Tensor]:
     """The weights at some looks (looks, ...), and of every step: loss, accuracy, norm and heads of the gradient."""
-    model, steps = Classifier(cell.design, cell.recipe.seed), cell.recipe.steps
+    model, steps = Classifier(cell.design, cell.recipe.seed).to(device), cell.recipe.steps
     looks = sorted({round(part * steps) for part in LOOKS})
     kept: list[dict[str, Tensor]] = []
     told: list[Step] = []
@@ -226,17 +230,19 @@ def train_cell(cell: TrainingCell, progress: Callable[[int], None] = lambda step
     return weights | curve | {"looks": torch.tensor(looks)}
 
 
-def restore(cell: TrainingCell, trained: dict[str, Tensor], look: int = -1) -> Classifier:
+def restore(cell: TrainingCell, trained: dict[str, Tensor], look: int = -1, device: str = "cpu") -> Classifier:
     """The model of a run as it was at one of its looks, the last unless asked otherwise."""
     model = Classifier(cell.design, cell.recipe.seed)
     start = "weights."
     model.load_state_dict(
         {name.removeprefix(start): value[look] for name, value in trained.items() if name.startswith(start)}
     )
-    return model.eval()
+    return model.eval().to(device)
 
 
-def measure_cell(cell: TrainingCell, trained: dict[str, Tensor], measure: MeasureCell) -> dict[str, Tensor]:
+def measure_cell(
+    cell: TrainingCell, trained: dict[str, Tensor], measure: MeasureCell, device: str = "cpu"
+) -> dict[str, Tensor]:
     """Accuracy on the test set, whole and without each head."""
     tokens, answers = held_out(cell.labels, cell.recipe, measure.tested)
-    return ablate_heads(restore(cell, trained), tokens, answers)._asdict()
+    return ablate_heads(restore(cell, trained, device=device), tokens, answers)._asdict()
