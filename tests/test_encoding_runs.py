@@ -228,6 +228,8 @@ def test_deposit_of_a_language_model(stories260k, tmp_path: Path) -> None:
 
 
 def test_the_command_line_refuses_what_does_not_apply(refuse) -> None:
-    refuse("--quick does not apply to dynamics", "reproduce", "dynamics", "--quick")
+    refuse("do not apply to dynamics", "reproduce", "dynamics", "--quick")
+    refuse("no size 'big': small, paper", "reproduce", "encodings", "--size", "big")
+    refuse("device nowhere cannot be used", "reproduce", "encodings", "--device", "nowhere")
     refuse("dynamics, decoupling, encodings", "reproduce", "poetry")
     refuse("nowhere", "deposit", "nowhere/model")
