@@ -82,8 +82,8 @@ class OnRay:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # and a cluster that is started here tells nobody
             try:
                 ray.init(self.address, log_to_driver=False, configure_logging=False, include_dashboard=False)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                first = str(error).strip().splitlines()[0]
+            except Exception as error:  # Ray has many, some of no class of their own
+                first = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise BadInput(f"no Ray cluster at {self.address} ({first})") from error
             self._joined = True
         return ray
