@@ -125,8 +125,9 @@ def run_models(
     failed: dict[str, str] = {}
     try:
         run_ahead(folder, cells, compute, "models")
-    except CellsFailed as error:
-        failed = error.failed
+    except CellsFailed as error:  # told as they are told here
+        told = error.failed.items()
+        failed = {cell: why.removeprefix("BadInput: ").removeprefix("NotMeasurable: ") for cell, why in told}
     try:
         for cell in cells:
             yield failed.get(cell_hash(cell)) or _outcome(folder, cell, compute)
