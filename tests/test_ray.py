@@ -32,7 +32,8 @@ class Node:
     def computes(self) -> bool:
         """Whether one of them is at a cell: Ray names a worker after what it is at."""
         listed = subprocess.run(["ps", "-eo", "pgid=,args="], capture_output=True, text=True, check=True).stdout
-        return [str(self.process.pid), "ray::compute_cell"] in [line.split() for line in listed.splitlines()]
+        group = f"{self.process.pid} ray::compute_cell"
+        return any(" ".join(line.split()).startswith(group) for line in listed.splitlines())
 
     def signal(self, number: signal.Signals) -> None:
         os.killpg(self.process.pid, number)
