@@ -112,20 +112,27 @@ def optimisation(made: Encodings) -> Figure:
     """Learning curves, the largest share of the gradient of one head, and steps to 90 % against conditioning."""
     figure = new_figure(7.4, 2.8)
     learning, share, condition = figure.subplots(1, 3)
-    for name, line, colour in zip(MAIN, LINES, (WHERE, NEITHER, "#009E73", WHAT), strict=True):
+    colours: dict[str, str] = dict(zip(MAIN, (WHERE, NEITHER, "#009E73", WHAT), strict=True))
+    for (name, colour), line in zip(colours.items(), LINES, strict=True):
         curve = rows_with(made.training, encoding=name, task="distance", variant=CLEAN)
         for axes, column in ((learning, "accuracy"), (share, "largest_share")):
             mean = curve.groupby("step")[column].mean()
             axes.plot(mean.index, mean, line, color=colour, lw=1.1, label=name)
     learning.set(xlabel="step", ylabel="accuracy, distance", ylim=(0, 1.03))
-    share.set(xlabel="step", ylabel="largest share of the gradient of a head")
+    share.set(xlabel="step", ylabel="largest share of one head")
     learning.legend(frameon=False, fontsize=6.5)
     known = rows_with(made.runs, task="distance", variant=CLEAN).dropna(subset=["steps_to_90"])
     for name, some in known.groupby("encoding"):
-        condition.scatter(some["condition"], some["steps_to_90"], s=10, color=WHERE)
-        condition.annotate(str(name), (some["condition"].mean(), some["steps_to_90"].mean()), fontsize=5)
+        condition.scatter(some["condition"], some["steps_to_90"], s=10, color=colours.get(str(name), "#CCCCCC"))
+        if name in (*MAIN, "mla", "t5-plain", "learned"):
+            at = some["condition"].max(), some["steps_to_90"].mean()
+            condition.annotate(str(name), at, (4, -2), textcoords="offset points", fontsize=6)
     condition.set(xlabel="condition number at the start", ylabel="steps to 90 %")
-    name_figure(figure, "Optimisation, distance", "means over seeds")
+    name_figure(
+        figure,
+        "Optimisation, distance",
+        "curves: means over seeds; middle: of the gradient of all heads' queries and keys",
+    )
     return figure
 
 
