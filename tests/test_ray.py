@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,18 +26,24 @@ CELLS = 24
 
 @dataclass
 class Node:
-    """The processes of one node: their own process group, as they would be their own machine."""
+    """The processes of one node: their own session, as they would be their own machine."""
 
     process: subprocess.Popen[bytes]
 
+    def processes(self) -> dict[int, str]:
+        """What runs in it: Ray names a worker after what it is at."""
+        listed = subprocess.run(["ps", "-eo", "sid=,pid=,args="], capture_output=True, text=True, check=True).stdout
+        rows = [line.split(maxsplit=2) for line in listed.splitlines()]
+        return {int(number): name for session, number, name in rows if int(session) == self.process.pid}
+
     def computes(self) -> bool:
-        """Whether one of them is at a cell: Ray names a worker after what it is at."""
-        listed = subprocess.run(["ps", "-eo", "pgid=,args="], capture_output=True, text=True, check=True).stdout
-        group = f"{self.process.pid} ray::compute_cell"
-        return any(" ".join(line.split()).startswith(group) for line in listed.splitlines())
+        """Whether one of them is at a cell."""
+        return any(name.startswith("ray::compute_cell") for name in self.processes().values())
 
     def signal(self, number: signal.Signals) -> None:
-        os.killpg(self.process.pid, number)
+        for process in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
 
 
 def start_node(folder: Path, *options: str) -> Node:
