@@ -12,6 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -73,6 +74,9 @@ class OnRay:
                 socket.create_connection((host, int(port)), timeout=5).close()
             except OSError as error:
                 raise BadInput(f"no Ray cluster at {self.address} ({error.strerror or error})") from error
+        token = "RAY_AUTH_TOKEN" in os.environ or Path("~/.ray/auth_token").expanduser().exists()
+        if token:  # `ray start --head` asks for it by default; a cluster that does not ignores it
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
         try:
             import ray
         except ImportError as error:
