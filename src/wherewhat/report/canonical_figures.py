@@ -104,7 +104,7 @@ def behaviour(made: Sweeps) -> Figure:
         _angle_axis(axes)
         axes.set(ylim=(-0.03, 1.03), ylabel="score, accuracy")
         axes.set_title(f"Trained on {setting}".replace("theta", "θ"))
-        axes.legend(frameon=False, fontsize=6.5)
+        axes.legend(frameon=False, fontsize=6.5, loc="center right")  # the best place takes long to find
     last = panels[3]
     for setting, mark in (
         ("index", "o"),
@@ -118,7 +118,7 @@ def behaviour(made: Sweeps) -> Figure:
         last.scatter(lean, those["accuracy"], s=9, marker=mark, color=COLOURS[setting], alpha=0.6, lw=0, label=name)
     last.set(xlabel="what ← positional - symbolic → where", ylabel="accuracy", ylim=(-0.03, 1.03), xlim=(-1.05, 1.05))
     last.set_title("Accuracy against behaviour")
-    last.legend(frameon=False, fontsize=6.5)
+    last.legend(frameon=False, fontsize=6.5, loc="upper center")
     return figure
 
 

@@ -38,7 +38,7 @@ def accuracies(made: Encodings) -> Figure:
             left.scatter(*zip(*told, strict=True), marker="|", s=60, color=colour, label=f"{task}, published")
     left.set(yticks=range(len(names)), yticklabels=names, xlabel="accuracy", xlim=(0, 1.03))
     right.set(xlabel="steps until 90 % (none: never)")
-    left.legend(frameon=False, fontsize=6.5)
+    left.legend(frameon=False, fontsize=6.5, loc="lower left")
     name_figure(figure, "What each encoding learns", "one dot a seed")
     return figure
 
@@ -120,7 +120,7 @@ def optimisation(made: Encodings) -> Figure:
             axes.plot(mean.index, mean, line, color=colour, lw=1.1, label=name)
     learning.set(xlabel="step", ylabel="accuracy, distance", ylim=(0, 1.03))
     share.set(xlabel="step", ylabel="largest share of one head")
-    learning.legend(frameon=False, fontsize=6.5)
+    learning.legend(frameon=False, fontsize=6.5, loc="center right")
     known = rows_with(made.runs, task="distance", variant=CLEAN).dropna(subset=["steps_to_90"])
     for name, some in known.groupby("encoding"):
         condition.scatter(some["condition"], some["steps_to_90"], s=10, color=colours.get(str(name), "#CCCCCC"))
