@@ -255,7 +255,7 @@ export function sideBySide(source) {
       .join("path")
       .attr("fill", (d) => colours().layer(d[0] / (SHADES - 1)))
       .attr("d", (d) => d[1]);
-    const fits = Math.floor(size / 6.6);
+    const fits = Math.floor(size / 8.2); // of bold letters, on the average
     cells
       .selectAll("text")
       .data((one) => [
