@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -28,7 +29,13 @@ def random_ids(vocabulary: int, tokens: int = 17) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "shape", [SMALL, Shape(137), Shape(41, 2, 2, 32, 64, angles=tuple(10_000 ** (-k / 3) for k in range(3)))]
+    "shape",
+    [
+        SMALL,
+        replace(SMALL, gelu="none"),
+        Shape(137),
+        Shape(41, 2, 2, 32, 64, angles=tuple(10_000 ** (-k / 3) for k in range(3))),
+    ],
 )
 def test_export_and_import_give_the_same_logits(shape: Shape) -> None:
     model = Transformer(shape, seed=3)
@@ -125,6 +132,18 @@ def test_dropout_keeps_the_mean_and_follows_from_seed_and_step() -> None:
     assert torch.equal(dropped, Dropout(0.1, seed=0, step=4)(ones))
     assert not torch.equal(dropped, Dropout(0.1, seed=0, step=5)(ones))
     assert Dropout(0.0, 0, 0)(ones) is ones
+
+
+def test_embeddings_can_have_a_dropout_of_their_own() -> None:
+    """Without any, what reaches the first block is the embedding; with the common one, some of it is 0."""
+    model, ids = Transformer(SMALL), random_ids(41)
+    seen: list[torch.Tensor] = []
+    model.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    with torch.no_grad():
+        for apart in (Dropout(0.0, 0, 0), None):
+            model(ids, drop=Dropout(0.5, 0, 0), drop_embedding=apart)
+    assert torch.equal(seen[0], model.embedding(ids).detach())
+    assert 0.3 < float((seen[1] == 0).float().mean()) < 0.7
 
 
 def test_schedules() -> None:

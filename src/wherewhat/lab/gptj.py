@@ -19,6 +19,7 @@ BLOCK_NAMES = {
     "hidden_out.bias": "mlp.fc_out.bias",
 }
 INWARD_NAMES = ("attn.q_proj.weight", "attn.k_proj.weight", "attn.v_proj.weight", "mlp.fc_in.weight")
+ACTIVATIONS = {"tanh": "gelu_new", "none": "gelu"}
 OUTER_NAMES = {
     "embedding.weight": "transformer.wte.weight",
     "norm.weight": "transformer.ln_f.weight",
@@ -42,7 +43,7 @@ def to_gptj(model: Transformer, context: int = 128, dropout: float = 0.1) -> GPT
     config = GPTJConfig(
         vocab_size=shape.vocabulary, n_positions=context, n_embd=shape.width, n_layer=shape.layers, n_head=shape.heads,
         rotary_dim=2 * turning, n_inner=shape.hidden, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
-        bos_token_id=0, eos_token_id=0, tie_word_embeddings=False,
+        activation_function=ACTIVATIONS[shape.gelu], bos_token_id=0, eos_token_id=0, tie_word_embeddings=False,
     )  # fmt: skip
     config.name_or_path = model.name
     made = GPTJForCausalLM(config)
@@ -66,13 +67,15 @@ def from_gptj(model: GPTJForCausalLM) -> Transformer:
     """
     config: Any = model.config
     turning, head_dim = (config.rotary_dim or 0) // 2, config.n_embd // config.n_head
+    gelus = {theirs: ours for ours, theirs in ACTIVATIONS.items()}
+    if config.activation_function not in gelus:
+        raise BadInput(f"the lab's MLP is {' or '.join(gelus)}, this GPT-J's is {config.activation_function}")
     shape = Shape(
         vocabulary=config.vocab_size, layers=config.n_layer, heads=config.n_head, width=config.n_embd,
         hidden=config.n_inner or 4 * config.n_embd,
         angles=None if 2 * turning == head_dim else tuple(10_000.0 ** (-plane / turning) for plane in range(turning)),
+        gelu=gelus[config.activation_function],
     )  # fmt: skip
-    if config.activation_function != "gelu_new":
-        raise BadInput(f"the lab's MLP is gelu_new, this GPT-J's is {config.activation_function}")
     theirs = model.state_dict()
     ours = {name: theirs[other] for name, other in OUTER_NAMES.items()}
     for layer in range(shape.layers):

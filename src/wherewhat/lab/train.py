@@ -57,6 +57,7 @@ class Recipe:
     schedule: str = "linear"
     clip: float = 1.0
     dropout: float = 0.1
+    embedding_dropout: float | None = None  # the same as elsewhere, unless given
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -133,7 +134,10 @@ class Run:
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.rate_at(self.step)
         drop = Dropout(recipe.dropout, recipe.seed, self.step)
-        loss = F.cross_entropy(self.model(tokens, last=True, drop=drop)[:, 0], answers)
+        apart = recipe.embedding_dropout
+        drop_embedding = None if apart is None else Dropout(apart, recipe.seed, self.step)
+        logits = self.model(tokens, last=True, drop=drop, drop_embedding=drop_embedding)[:, 0]
+        loss = F.cross_entropy(logits, answers)
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)

@@ -25,7 +25,7 @@ class Shape:
     """Sizes of a model, and how its positions turn.
 
     `angles` are those of the planes of every head, fastest first, RoPE's with this base unless given; an angle of 0
-    keeps its plane still, and so do all planes from `still_from` on (NoPE layers).
+    keeps its plane still, and so do all planes from `still_from` on (NoPE layers). `gelu` is torch's `approximate`.
 
     >>> Shape(vocabulary=137).frequencies()[:2]
     (1.0, 0.8659643233600653)
@@ -39,6 +39,7 @@ class Shape:
     base: float = 10_000.0
     angles: tuple[float, ...] | None = None
     still_from: int | None = None
+    gelu: str = "tanh"  # the approximation, or "none": exact
 
     @property
     def head_dim(self) -> int:
@@ -60,7 +61,7 @@ class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.sizes = (2 * shape.width, shape.width, shape.hidden)
-        self.heads = shape.heads
+        self.heads, self.gelu = shape.heads, shape.gelu
         self.norm = nn.LayerNorm(shape.width)
         self.inward = nn.Linear(shape.width, sum(self.sizes), bias=False)  # queries and keys, values, hidden units
         self.hidden_bias = nn.Parameter(torch.zeros(shape.hidden))
@@ -77,7 +78,7 @@ class Block(nn.Module):
         if last:  # all that comes after depends on the last token alone
             queries, hidden, stream = queries[:, :, -1:], hidden[:, -1:], stream[:, -1:]
         attended = self.attend(queries, keys, values, drop).transpose(1, 2).flatten(2)
-        activity = F.gelu(hidden + self.hidden_bias, approximate="tanh")
+        activity = F.gelu(hidden + self.hidden_bias, approximate=self.gelu)
         return stream + drop(self.attention_out(attended)) + drop(self.hidden_out(activity))
 
     def attend(
@@ -131,10 +132,18 @@ class Transformer(nn.Module):
         return self.embedding
 
     def forward(
-        self, input_ids: Int[Tensor, "B T"], *, last: bool = False, drop: Drop = lambda values: values
+        self,
+        input_ids: Int[Tensor, "B T"],
+        *,
+        last: bool = False,
+        drop: Drop = lambda values: values,
+        drop_embedding: Drop | None = None,
     ) -> Float[Tensor, "B Q V"]:
-        """The logits after every token, or after the `last` alone (B, 1, V), which is cheaper."""
-        stream = drop(self.embedding(input_ids))
+        """The logits after every token, or after the `last` alone (B, 1, V), which is cheaper.
+
+        Embeddings are dropped as everything else is, unless `drop_embedding` is given.
+        """
+        stream = (drop_embedding or drop)(self.embedding(input_ids))
         for layer, block in enumerate(self.blocks):
             wave = self.wave(layer, input_ids.shape[1])
             stream = block(stream, wave, drop, last and layer == self.shape.layers - 1)
