@@ -3,31 +3,37 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench dist page architectures clean
+.PHONY: help demo fast test check bench dist page architectures clean
 
-demo: $(READY)
+demo: $(READY)  ## profile the two small models that ship with the package, and write a page to explore them
 	$(BIN)/wherewhat demo
 
-test: $(READY)
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | expand -t 15
+
+fast: $(READY)  ## the quick tests: no real models, no browser, nothing slow; under a minute on two cores
+	$(BIN)/pytest -n 2 -m "not slow and not weights and not browser"
+
+test: $(READY)  ## all tests, about 15 minutes on two cores
 	$(BIN)/pytest -n auto
 
-check: $(READY)
+check: $(READY)  ## linters, type checker, import contracts, plain English
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python tools/plain_english.py
 
-bench: $(READY)
+bench: $(READY)  ## benchmarks, written to bench/results.json
 	$(BIN)/python -m bench
 
-dist: $(READY)
+dist: $(READY)  ## a wheel in dist/
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
-# The script of the explorer, bundled from explorer/src; needs node.
-page:
+page:  ## bundle the script of the explorer from explorer/src; needs node
 	cd explorer && npm ci --silent && npm run --silent build
 
-architectures: $(READY)
+architectures: $(READY)  ## measure every model type again and rewrite docs/architectures.md
 	$(BIN)/python tools/architectures.py
 
 $(READY): pyproject.toml constraints.txt
@@ -38,5 +44,5 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
-clean:
+clean:  ## remove .venv, build and dist
 	rm -rf .venv build dist

@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark, a table with ratios taken side by side, results kept in bench/results.json."""
+"""`make bench`: run every benchmark, print tables of ratios, and save the results in bench/results.json."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from . import cells, encodings, ensemble, gating, memory, offload, overhead, published, series, training
+from . import ablation, cells, encodings, ensemble, memory, offload, overhead, published, series, training
 
-PARTS = "published overhead memory offload training series gating ensemble encodings cells".split()
+PARTS = "published overhead memory offload training series ablation ensemble encodings cells".split()
 RESULTS = Path(__file__).parent / "results.json"
 
 
@@ -45,8 +45,8 @@ def main() -> None:
                     rows = [training.compare()]
                 case "series":
                     rows = [series.compare()]
-                case "gating":
-                    rows = gating.compare()
+                case "ablation":
+                    rows = ablation.compare()
                 case "ensemble":
                     rows = [ensemble.compare(task) for task in ("index", "retrieval", "induction")]
                     rows.append(ensemble.compare("induction", still=True))

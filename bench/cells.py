@@ -1,4 +1,4 @@
-"""What it costs to run a cell, wherever that is: a thousand cells that compute nothing, each with its file and log."""
+"""The overhead per cell of each executor: a thousand cells that compute nothing, each with its file and log."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from wherewhat.studies.cells import run_cells
-from wherewhat.studies.executors import Executor, Processes, executing
-from wherewhat.studies.on_ray import OnRay
+from wherewhat.cells.cells import run_cells
+from wherewhat.cells.executors import Executor, ProcessExecutor, executing
+from wherewhat.cells.ray import RayExecutor
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,25 @@ def compute(cell: Trivial) -> dict[str, Tensor]:
 
 
 def compare(cells: int = 1000) -> list[dict[str, float | int | str]]:
-    places: dict[str, Executor | None] = {"one process": None, "--jobs 2": Processes(2), "--ray local": OnRay("local")}
+    places: dict[str, Executor | None] = {
+        "one process": None,
+        "--jobs 2": ProcessExecutor(2),
+        "--ray local": RayExecutor("local"),
+    }
     return [{"where": name, "cells": cells} | timed(executor, cells) for name, executor in places.items()]
 
 
 def timed(executor: Executor | None, cells: int) -> dict[str, float]:
-    """Until the first cell is there, where workers have to start, and of each from then on."""
-    told: list[float] = []
+    """The time until the first cell is done, which includes starting workers, and the time per cell from then on."""
+    times: list[float] = []
 
     def status(name: str, done: int, running: int, failed: int, total: int) -> None:
         if done:
-            told.append(perf_counter())
+            times.append(perf_counter())
 
     with TemporaryDirectory() as folder, executing(executor, status):
         start = perf_counter()
         results = run_cells(Path(folder), [Trivial(number) for number in range(cells)], compute)
         ends = [perf_counter() for _ in results]
-    first, last = (told or ends)[0] - start, ends[-1] - start
-    return {"first after s": first, "ms a cell": 1000 * (last - first) / (cells - 1), "s in all": last}
+    first, last = (times or ends)[0] - start, ends[-1] - start
+    return {"first after s": first, "ms per cell": 1000 * (last - first) / (cells - 1), "s in all": last}

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from wherewhat.lab.classifier import Classifier, Design
 from wherewhat.lab.encodings import NOPE
 from wherewhat.lab.fit import batches, learn, pieces
-from wherewhat.studies.deposit import BATCH, ablate_heads
-from wherewhat.studies.encodings import SIZES
+from wherewhat.studies.encodings.ablation import BATCH, ablate_heads
+from wherewhat.studies.encodings.runs import SIZES
 from wherewhat.tasks import Count, Distance
 
 

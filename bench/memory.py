@@ -23,11 +23,11 @@ def peak_megabytes() -> float:
 
 @torch.no_grad()
 def measure(way: str) -> float:
-    """The peak of the whole process during the pass; loading's own peak is reset before it."""
+    """The peak of the whole process during the pass; the peak of loading is reset before it."""
     model = ww.load(SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf")
     ids, blocks = binding_prompt(SMOLLM2, " {name} really likes the color {color}.", TOKENS)
     if way != "plain":
-        ww.capture(model, ids[:, :64])  # the self-check, once a model
+        ww.capture(model, ids[:, :64])  # runs the self-check, once per model
     Path("/proc/self/clear_refs").write_text("5")
     if way == "plain":
         model(input_ids=ids, logits_to_keep=1)
@@ -40,7 +40,7 @@ def measure(way: str) -> float:
 
 
 def compare(ways: tuple[str, ...] = ("plain", "heads", "frequencies")) -> dict[str, float]:
-    """Peak megabytes a way, and the ratios to the plain pass."""
+    """Peak megabytes of each way, and the ratios to the plain pass."""
     peaks = {}
     for way in ways:
         done = subprocess.run(

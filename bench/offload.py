@@ -1,7 +1,7 @@
 """Peak memory of a model of 0.4 GB with its weights in memory and on disk, one process each.
 
-`python -m bench.offload FOLDER WAY DTYPE` prints megabytes: of the process before the model, at the peak of loading it,
-hashing its weights and the self-check, of a forward pass, and of a capture.
+`python -m bench.offload FOLDER WAY DTYPE` prints megabytes: of the process before the model is loaded, and the peaks of
+loading it, hashing its weights, the self-check, a forward pass and a capture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import wherewhat as ww
-from wherewhat.studies.profile import weights_hash
+from wherewhat.tracing.fingerprint import weights_hash
 
 from .memory import peak_megabytes
 
@@ -58,7 +58,7 @@ def measure(folder: str, way: str, dtype: str) -> dict[str, float | str]:
 
 
 def from_here() -> float:
-    """The peak so far, from which on a new one is looked for."""
+    """The peak so far; resets it, so that the next call returns the peak since this one."""
     peak = peak_megabytes()
     Path("/proc/self/clear_refs").write_text("5")
     return peak

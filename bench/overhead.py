@@ -1,4 +1,4 @@
-"""One captured and scored forward pass against one plain sdpa forward pass, taken in turns."""
+"""A captured and scored forward pass compared with a plain sdpa forward pass, measured alternately."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CASES = {
 
 @torch.no_grad()
 def compare(case: str, repeats: int = 7) -> dict[str, float | str]:
-    """Medians of both ratios over turns of plain, captured with heads, captured with heads and frequencies."""
+    """Medians over repeated passes: plain, captured and scored by head, captured and scored by head and frequency."""
     source, template, tokens = CASES[case]
     model = ww.load(source)
     ids, blocks = binding_prompt(source if source.is_dir() else source.parent, template, tokens)

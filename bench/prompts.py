@@ -1,4 +1,4 @@
-"""Prompts for benchmarks: statements of equal length in tokens after a preamble, one block a statement."""
+"""Prompts for benchmarks: statements of equal length in tokens after a preamble, one block per statement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUESTION = " What does Alice like? Alice likes"
 
 
 def binding_prompt(folder: Path, template: str, tokens: int) -> tuple[Tensor, list[tuple[int, int]]]:
-    """(1, T) token ids of about this many tokens, and one block a statement; statements have equal length."""
+    """About this many token ids (1, T), and one block per statement; statements have equal length."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     draw = random.Random(0)
 

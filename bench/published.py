@@ -1,5 +1,5 @@
-"""Scoring against the published procedure, written fairly: one whole block re-run a swap, many swaps a call, and of
-every attention matrix only the last row kept."""
+"""Scoring compared with an efficient version of the published procedure: one Transformer block is rerun per swap, with
+many swaps per call, and only the last row of every attention matrix is kept."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from transformers import GPTJConfig, GPTJForCausalLM
 
 import wherewhat as ww
 
-SWAPS_A_CALL = 64
+SWAPS_PER_CALL = 64
 
 
 def paper_model(seed: int = 0) -> GPTJForCausalLM:
-    """The GPT-J of the multi-hop tasks: 12 layers of one head, width 128; random, with queries sharp enough to look."""
+    """The GPT-J of the multi-hop tasks: 12 layers of one head, width 128; random, with sharp attention."""
     config = GPTJConfig(
         vocab_size=137, n_positions=256, n_embd=128, n_layer=12, n_head=1, rotary_dim=128,
         bos_token_id=0, eos_token_id=0,
@@ -54,7 +54,7 @@ def published_procedure(model: GPTJForCausalLM, ids: Tensor, tau: float = 1e-4) 
     for block, (args, kwargs), row in zip(model.transformer.h, entering, real, strict=True):
         states = args[0] if args else kwargs.pop("hidden_states")
         after = []
-        for some in orders.split(SWAPS_A_CALL):
+        for some in orders.split(SWAPS_PER_CALL):
             rows.clear()
             block(states[0, some], *args[1:], **kwargs)
             after.append(rows[0])
@@ -69,18 +69,18 @@ def published_procedure(model: GPTJForCausalLM, ids: Tensor, tau: float = 1e-4) 
 
 
 def compare(tokens: int, batch: int) -> dict[str, float]:
-    """Seconds a prompt of both ways, their ratio, and how well they agree."""
+    """Seconds per prompt of both ways, their ratio, and how well they agree."""
     model = paper_model()
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(0, 137, (batch, tokens), generator=generator)
-    ww.score(ww.capture(model, ids))  # the self-check, once a model, and warm caches
+    ww.score(ww.capture(model, ids))  # runs the self-check, once per model, and warms caches
 
     def ours() -> Tensor:
         scores = ww.score(ww.capture(model, ids))
         return torch.stack([scores.positional[0], scores.symbolic[0]])
 
     published, taken = [], []
-    for _ in range(1 if tokens > 100 else 5):  # in turns, so that both meet the same machine
+    for _ in range(1 if tokens > 100 else 5):  # alternately, so that both meet the same load on the machine
         start = perf_counter()
         theirs = published_procedure(model, ids[:1])
         published.append(perf_counter() - start)
@@ -90,7 +90,7 @@ def compare(tokens: int, batch: int) -> dict[str, float]:
             taken.append((perf_counter() - start) / batch)
     return {
         "tokens": tokens,
-        "prompts a batch": batch,
+        "prompts per batch": batch,
         "published s": median(published),
         "wherewhat s": median(taken),
         "ratio": median(published) / median(taken),

@@ -1,4 +1,4 @@
-"""One training step of the lab against the same step with Hugging Face's eager GPT-J, taken in turns."""
+"""One training step of the lab against the same step with Hugging Face's eager GPT-J, alternating."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from wherewhat.lab import Recipe, Shape, Transformer
 from wherewhat.lab.gptj import to_gptj
-from wherewhat.lab.train import Run
+from wherewhat.lab.train import Trainer
 from wherewhat.tasks import Number
 
 KINDS = {"matrix products": ("aten::mm", "aten::addmm", "aten::bmm"), "gelu": ("aten::gelu", "aten::gelu_backward")}
 
 
 def compare(steps: int = 40) -> dict[str, float | int]:
-    """Medians over turns; batch, dropout, clipping and optimiser are the recipe's for both."""
+    """Medians over steps; both use the batch, dropout, clipping and optimiser of the recipe."""
     recipe, task = Recipe(), Number()
     examples = task.sample(recipe.batch * (steps + 2))
     batches = list(zip(examples.tokens.split(recipe.batch), examples.answers.split(recipe.batch), strict=True))
@@ -38,7 +38,7 @@ def compare(steps: int = 40) -> dict[str, float | int]:
         optimizer.step()
 
     times: dict[str, list[float]] = {"theirs": [], "ours": []}
-    run = Run(model, recipe, Path())
+    run = Trainer(model, recipe, Path())
     for tokens, answers in batches:
         for name, step in (("theirs", hugging_face), ("ours", run.learn)):
             start = perf_counter()

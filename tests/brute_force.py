@@ -1,4 +1,4 @@
-"""The published procedure, by brute force and with nothing of wherewhat in it.
+"""The published procedure by brute force, without any code of wherewhat.
 
 For every layer and every pair of blocks: exchange the hidden states that enter the layer, run it again, read the last
 row of the model's own eager attention. Scores follow the definition, one swap at a time.
@@ -32,7 +32,7 @@ def attention_modules(model: nn.Module, ids: Tensor) -> list[nn.Module]:
 
 
 def layer_around(model: nn.Module, attention: nn.Module) -> nn.Module:
-    """The element of the list of layers that holds this attention module."""
+    """The layer (element of the list of layers) that contains this attention module."""
     for module in model.modules():
         if isinstance(module, nn.ModuleList):
             for layer in module:

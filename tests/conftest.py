@@ -1,12 +1,13 @@
-"""The real models, and what happens where they are missing."""
+"""Fixtures: the real models, which are skipped where they are missing, and the command line."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -23,10 +24,15 @@ WEIGHTS = Path(os.environ.get("WHEREWHAT_WEIGHTS", Path(__file__).parents[2] / "
 
 
 def missing(reason: str) -> NoReturn:
-    """Something that a test needs is not there: the test is skipped, and fails under CI."""
+    """A requirement of a test is missing: the test is skipped, but fails under CI."""
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def mostly_slow(names: Iterable[str], *quick: str) -> list[Any]:
+    """Parameters of a test: all of these are tested by `make test`, only the quick ones by `make fast` as well."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def weights(name: str) -> Path:
@@ -35,6 +41,14 @@ def weights(name: str) -> Path:
     if not path.exists():
         missing(f"no weights at {path}: set WHEREWHAT_WEIGHTS to the folder that holds {name}")
     return path
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that use a real model, directly or through another fixture, are marked as such."""
+    for item in items:
+        if {"stories260k", "stories15m", "smollm2"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.weights)
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +68,7 @@ def smollm2() -> PreTrainedModel:
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """The entry point with these arguments: exit code, standard output, standard error."""
+    """Run the entry point with these arguments: exit code, standard output, standard error."""
 
     from wherewhat.cli import main
 
@@ -72,7 +86,7 @@ def run(monkeypatch, capsys):
 
 @pytest.fixture
 def refuse(run):
-    """Refused with exit code 2 and one line with these words."""
+    """Assert that a command is refused with exit code 2 and one line that matches these words."""
 
     def call(words: str, *arguments: object) -> None:
         code, out, err = run(*arguments)

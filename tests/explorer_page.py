@@ -1,4 +1,4 @@
-"""A report opened in a real browser, from disk and without a network, and ways to read what it shows."""
+"""A report opened in a real browser, from disk and without a network, and helpers to read it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import wherewhat as ww
 from conftest import missing, weights
-from wherewhat.prompts.other import own_prompts
-from wherewhat.report.explorer import explorer_html
-from wherewhat.studies.profile_file import Profile
+from wherewhat.explorer.page import explorer_html
+from wherewhat.prompts.text import own_prompts
+from wherewhat.studies.profile.result import Profile
 
 HOSTILE = "<script>window.broken = 1</script> <img src=x onerror='window.broken = 2'> &amp; \"'"
 
@@ -56,7 +56,7 @@ def hostile(stories260k, tmp_path_factory) -> Profile:
 
 @pytest.fixture
 def show(browser: Browser, tmp_path: Path):
-    """Open a page of these sources from disk; whatever it asks for, says to the console or breaks is an error."""
+    """Open a page of these sources from disk; any request, console message or exception is an error."""
     noticed: list[str] = []
     context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True, accept_downloads=True)
 
@@ -79,7 +79,7 @@ def show(browser: Browser, tmp_path: Path):
 
 
 def place_of(page: Page, label: str) -> tuple[float, float]:
-    """Where a head stands in the plane, on the screen."""
+    """The position of a head of the plane on the screen."""
     page.locator("[data-figure=plane]").first.scroll_into_view_if_needed()
     return tuple(
         page.evaluate(
@@ -101,7 +101,7 @@ def lonely(heads: pd.DataFrame) -> pd.Series:
 
 
 def facts(page: Page) -> dict[str, list[str]]:
-    """The numbers of the chosen head by their names, with their intervals."""
+    """The numbers of the selected head by their names, with their intervals."""
     shown = page.eval_on_selector_all(".facts > div", "all => all.map(one => [...one.children].map(x => x.innerText))")
     return {name: values for name, *values in shown}
 
@@ -113,7 +113,7 @@ def saved(page: Page, button: str) -> str:
 
 
 def address(page: Page) -> str:
-    """The address when it was written, which takes a moment."""
+    """The address, which is written after a short delay."""
     page.wait_for_timeout(250)
     return page.evaluate("location.hash")
 

@@ -1,4 +1,4 @@
-"""A small GPT-J with four heads built by hand: one looks at where, one at what, one at both, one at nothing.
+"""A small GPT-J with four handmade heads: one attends by position, one by symbol, one by both, one uniformly.
 
 Each head's logit is known in closed form, so its scores follow from the definition without any model; a real
 forward pass through a real GPT-J must then give the same numbers.
@@ -17,13 +17,13 @@ from transformers import GPTJConfig, GPTJForCausalLM
 
 HEADS = ("positional", "symbolic", "mixed", "uniform")
 SYMBOLS, TOKENS = 24, 25
-WIDTH, HEAD_DIM, TURNING = 32, 8, 4  # each head: two planes that turn by 1 and 0.01, four dimensions that do not
+WIDTH, HEAD_DIM, TURNING = 32, 8, 4  # each head: two planes with angles 1 and 0.01, four non-rotary dimensions
 SHARPNESS = 9.0
 
 
 @dataclass(frozen=True)
 class Handmade:
-    """The model, and what every symbol is worth to the heads that care."""
+    """The model, and the appeal of every symbol to the symbolic heads."""
 
     model: GPTJForCausalLM
     appeal: Float[Tensor, " symbols"]
@@ -40,7 +40,7 @@ class Handmade:
         return torch.stack([where, what, (where + what) / 2, torch.zeros_like(where)])
 
     def theory(self, symbols: Int[Tensor, " T"], tau: float = 1e-4) -> Float[Tensor, "H 2"]:
-        """Both scores of every head by definition, one swap after another, in float64."""
+        """Both scores of every head by definition, with explicit swaps in float64."""
         table = self.table(symbols)
         attention = table.diagonal(dim1=-2, dim2=-1).softmax(-1)
         gaps, cosines = [], []
@@ -61,7 +61,7 @@ def build(seed: int = 0) -> Handmade:
         layer_norm_epsilon=1e-12, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
-    # Rows of +-1 with as many of each: the layer norm leaves them as they are.
+    # Rows with equal numbers of +1 and -1: the layer norm leaves them unchanged.
     codes = _hadamard(WIDTH)[1 : SYMBOLS + 1]
     appeal = torch.cos(2 * torch.pi * torch.rand(SYMBOLS, generator=generator))  # spread like the cosine of a distance
     reads_appeal = codes.T @ appeal / WIDTH  # the codes are orthogonal, and their coordinate 0 is 1
@@ -77,9 +77,9 @@ def build(seed: int = 0) -> Handmade:
         for head, (where, what) in enumerate([(1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.0, 0.0)]):
             first = head * HEAD_DIM
             query, key = layer.attn.q_proj.weight[first:], layer.attn.k_proj.weight[first:]
-            key[0, 0] = 1.0  # the same key everywhere on the plane that turns by 1 ...
+            key[0, 0] = 1.0  # the same key everywhere on the plane of angle 1 ...
             query[0, 0], query[1, 0] = where * gain * _COS, -where * gain * _SIN  # ... and a query one step behind it
-            key[TURNING] = reads_appeal  # the symbol's appeal on a dimension that does not turn
+            key[TURNING] = reads_appeal  # the symbol's appeal on a non-rotary dimension
             query[TURNING, 0] = what * gain
     return Handmade(model, codes @ reads_appeal)
 

@@ -1,4 +1,4 @@
-"""Random attention layers whose contents are known before any rotation, and their scores by hand, in float64.
+"""Random attention layers with known contents before rotation, and their scores by explicit swaps in float64.
 
 Nothing of wherewhat computes here: a layer turns its contents by explicit rotation matrices, a swap exchanges two
 rows of contents, and attention is a softmax of inner products.
@@ -85,11 +85,11 @@ class KnownLayer:
         return self.whole_table()[..., :-1, :-1]
 
     def seen(self) -> Tensor:
-        """Which keys before the query (B, H, N) each head can see."""
+        """Which keys before the query (B, H, N) are visible to each head."""
         return self.logits()[..., :-1].isfinite()
 
     def alone(self, frequency: int) -> KnownLayer:
-        """One entry of the F axis as a head of its own: a plane, or after the planes all that does not turn."""
+        """One entry of the F axis as a separate head: a plane, or, after the planes, all non-rotary dimensions."""
         turning = [dimension for plane in self.planes for dimension in plane]
         resting = [dimension for dimension in range(self.query.shape[-1]) if dimension not in turning]
         kept = [*self.planes, resting][frequency]
@@ -104,7 +104,7 @@ class KnownLayer:
         return replace(self, bias=blind[None, None] if self.bias is None else self.bias + blind)
 
     def scores(self, blocks: list[tuple[int, int]], tau: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Positional score, symbolic score and pairs left out (B, H), by doing every swap."""
+        """Positional score, symbolic score and number of skipped pairs (B, H), from explicit swaps."""
         pairs = list(itertools.combinations(range(len(blocks)), 2))
         orders = torch.arange(self.tokens).repeat(len(pairs), 1)
         for order, (i, j) in zip(orders, pairs, strict=True):
@@ -127,8 +127,8 @@ class KnownLayer:
         return *(cosines.nan_to_num() * weight).sum(1), dead.sum(0)
 
     def rounding(self, tau: float) -> float:
-        """How far float32 may move a score: a logit is good to a few units in the last place of its largest term,
-        a cosine to as much, and a weight to that times d / tau."""
+        """The error of a score in float32: a logit is accurate to a few units in the last place of its largest term,
+        a cosine equally, and a weight to that times d / tau."""
         largest = (self.query.norm(dim=-1).max() * self.contents.norm(dim=-1).max()).item() * self.scaling
         if self.bias is not None:
             largest += self.bias.masked_fill(self.bias.isinf(), 0).abs().max().item()
@@ -140,14 +140,14 @@ class KnownLayer:
         return layout(self.angles.float(), self.query.shape[-1], self.start)
 
     def placement(self) -> Placement:
-        """The placement in float64: contents hold a row of the table each, places pick an entry of it."""
+        """The placement in float64: each content holds a row of the table, each place selects an entry of it."""
         table = replace(self, softcap=None, bias=None).whole_table()
         even = torch.nn.functional.pad(table, (0, self.tokens % 2))
         place = torch.eye(*even.shape[-2:], dtype=torch.float64)[None, None]
         return Placement(even, place, self.bias, self.softcap, None if self.sinks is None else self.sinks[None])
 
     def captured(self, index: int = 0, dtype: torch.dtype = torch.float32) -> AttentionLayer:
-        """The layer as a capture of the model would hold it: query and keys turned to where they stand."""
+        """The layer as in a capture of the model: query and keys rotated to their positions."""
         turns = self.matrices()
         return AttentionLayer(
             index=index,
@@ -194,7 +194,7 @@ def random_layer(
 
 
 def window(tokens: int, width: int) -> Tensor:
-    """The last query sees itself and the `width` keys before it."""
+    """A window: the last query attends to itself and the `width` keys before it."""
     bias = torch.zeros(1, 1, tokens, dtype=torch.float64)
     bias[..., : max(0, tokens - 1 - width)] = -torch.inf
     return bias

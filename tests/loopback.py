@@ -1,4 +1,4 @@
-"""Servers on loopback: transformers' own with a real model, and one in front of it, or of a rule, with faults."""
+"""A faulty server on loopback in front of a real server or a function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.request import Request, urlopen
 
-Fault = Callable[["Faulty"], bool]  # answers the request in its way, or does not and says so
+Fault = Callable[["Faulty"], bool]  # answers the request and returns True, or returns False
 
 
 def free_port() -> int:
@@ -21,7 +21,7 @@ def free_port() -> int:
 
 
 class Faulty(BaseHTTPRequestHandler):
-    """Passes requests on; `server.faults` come first, one a request, None for no fault."""
+    """Forwards requests; `server.faults` come first, one per request, None for no fault."""
 
     server: Front
 
@@ -38,12 +38,12 @@ class Faulty(BaseHTTPRequestHandler):
                 with self.server.lock:
                     self.server.answered.append(json.loads(body)["messages"][-1]["content"])
         except OSError:
-            pass  # who asked has gone
+            pass  # the client has closed the connection
         finally:
             self.leave()
 
     def leave(self) -> None:
-        """No longer at work: told before the answer is sent, as who receives it may ask again at once."""
+        """Count this request as finished, before its answer is sent: the client may send another one at once."""
         with self.server.lock:
             if self.here:
                 self.server.at_once.append(self.server.at_once[-1] - 1)
@@ -66,7 +66,7 @@ class Faulty(BaseHTTPRequestHandler):
 
 
 class Front(ThreadingHTTPServer):
-    """A server with faults in front of `answer`, which makes the body of an answer from that of a request."""
+    """A server with faults in front of `answer`, which maps the body of a request to that of its answer."""
 
     daemon_threads = True
 
@@ -88,7 +88,7 @@ class Front(ThreadingHTTPServer):
 
 
 def passed_on(url: str) -> Callable[[bytes], bytes]:
-    """To another server."""
+    """The answers of another server."""
 
     def answer(body: bytes) -> bytes:
         request = Request(f"{url}/chat/completions", body, {"content-type": "application/json"})

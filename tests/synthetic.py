@@ -1,4 +1,4 @@
-"""Profiles and series with random numbers in them, of any size, for pages that show them."""
+"""Results of any size with random numbers, for tests of pages that show them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import pandas as pd
 import torch
 
 from wherewhat.core.kinds import kind
-from wherewhat.studies.atlas import Atlas
-from wherewhat.studies.atlas_tables import KINDS, MODELS
-from wherewhat.studies.dynamics import Dynamics, purity_table
-from wherewhat.studies.gating import Gating, effect_table
-from wherewhat.studies.lengths import Lengths
-from wherewhat.studies.profile_file import Profile
-from wherewhat.studies.trials import Trials
+from wherewhat.studies.ablation.ablate import Ablation, effect_table
+from wherewhat.studies.ablation.trials import Trials
+from wherewhat.studies.atlas.atlas import Atlas
+from wherewhat.studies.atlas.tables import KINDS, MODELS
+from wherewhat.studies.dynamics.dynamics import Dynamics
+from wherewhat.studies.dynamics.measure import purity_table
+from wherewhat.studies.lengths.lengths import Lengths
+from wherewhat.studies.profile.result import Profile
 
 
 def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, prompts: int = 8) -> Profile:
-    """All that a profile holds; only its shapes mean something."""
+    """A complete profile; only its shapes are meaningful."""
     draw = np.random.default_rng(0)
     layer, head = (part.flatten() for part in np.indices((layers, heads)))
     columns: dict[str, Any] = {"layer": layer, "head": head, "kv_head": head // 2}
@@ -62,7 +63,7 @@ def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, 
 
 
 def random_series(steps: int = 20, layers: int = 4, heads: int = 2, hops: int = 3) -> Dynamics:
-    """Heads that wander to corners of the plane."""
+    """A series in which heads move to corners of the plane."""
     draw = np.random.default_rng(0)
     time, layer, head = (part.flatten() for part in np.indices((steps, layers, heads)))
     way = (time / (steps - 1)) * (0.9 + 0.1 * draw.random(len(time)))
@@ -79,8 +80,8 @@ def random_series(steps: int = 20, layers: int = 4, heads: int = 2, hops: int = 
     return Dynamics(table, accuracy, purity_table(table), about)
 
 
-def random_gating(profile: Profile, units: int = 6) -> Gating:
-    """Every head turned off by itself, with random changes; the first head is missed most."""
+def random_gating(profile: Profile, units: int = 6) -> Ablation:
+    """Every head ablated by itself, with random effects; that of the first head is the largest."""
     made = Trials(profile.heads, planes=2).each_head()
     draw = torch.Generator().manual_seed(0)
     plain = {name: torch.rand(units, generator=draw) for name in ("binding_probability", "text_loss")}
@@ -92,11 +93,11 @@ def random_gating(profile: Profile, units: int = 6) -> Gating:
         for change in changes.repeat(2, 1)
     ]
     about = {"ablation": "mean", "weights": profile.about["settings"]["weights"], "model": "some"}
-    return Gating(effect_table(plain, made, results, seed=0), about)
+    return Ablation(effect_table(plain, made, results, seed=0), about)
 
 
 def random_lengths(task: str = "number", layers: int = 4, hops: int = 3) -> Lengths:
-    """Accuracy that falls with length and hops, heads that lose their token or not."""
+    """Accuracy that falls with length and hops; some heads lose their token."""
     grid, draw = (17, 20, 50, 100, 300, 1000), np.random.default_rng(0)
     shares = [
         (length, hop, max(0.0, 1 - (hop + 1) * np.log(length / 17) / 12)) for length in grid for hop in range(hops + 1)
@@ -114,7 +115,7 @@ def random_lengths(task: str = "number", layers: int = 4, hops: int = 3) -> Leng
 
 
 def random_atlas(models: int, layers: int, heads: int, families: int = 2, names: str = "model-{}") -> Atlas:
-    """Models of random heads, deeper ones more symbolic; `names` may be anything."""
+    """An atlas of models with random heads, deeper ones more symbolic; `names` may be anything."""
     tables, rows = [], []
     for number in range(models):
         draw = np.random.default_rng(number)

@@ -1,4 +1,4 @@
-"""Each kind of architecture gives the scores of the published procedure, and is left as it was found."""
+"""Each kind of architecture gives the scores of the published procedure, and the model is left unchanged."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from transformers import PreTrainedModel
 
 import brute_force
 import wherewhat as ww
+from conftest import mostly_slow
 from tiny import tiny_model
-from wherewhat.capture.hook import implementation
+from wherewhat.tracing.hook import implementation
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e4}
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
@@ -29,7 +30,7 @@ LONGROPE = {
     "rope_theta": 1e4,
 }
 
-# Block sizes and temperatures in full on these, one token a block and the two extreme temperatures on all.
+# All block sizes and temperatures on these; one token per block and the two extreme temperatures on all.
 THOROUGH = ("llama", "gemma2", "gptj", "deepseek_v3", "gpt_oss", "mistral", "smollm3", "bloom")
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     **{
@@ -59,7 +60,7 @@ def prompt(tokens: int = 25, batch: int = 1, seed: int = 1) -> Tensor:
 def deviation_of_scores(
     model: PreTrainedModel, ids: Tensor, trace: ww.Trace, size: int = 1, taus: tuple[float, ...] = (1e-4, math.inf)
 ) -> float:
-    """The largest difference from brute force. Layers that take the keys of an earlier layer have nothing to swap."""
+    """The largest difference from brute force. Layers that reuse the keys of an earlier layer have nothing to swap."""
     blocks = [(at, at + size) for at in range(0, ids.shape[1] - size, size)]
     with implementation(model, "eager"):
         brute = brute_force.scores(model, ids, blocks, list(taus))
@@ -72,7 +73,7 @@ def deviation_of_scores(
     return worst
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", mostly_slow(FAMILIES, "llama", "gpt_neox", "gemma2", "deepseek_v3"))
 def test_scores_are_those_of_the_published_procedure(name: str) -> None:
     model, ids = model_of(name), prompt()
     trace = ww.capture(model, ids)
@@ -88,11 +89,12 @@ def test_scores_agree_at_every_block_size_and_temperature(name: str, size: int) 
     assert deviation_of_scores(model, ids, ww.capture(model, ids), size, (1e-4, 1e-2, math.inf)) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "phi3"])
 def test_scores_of_saturated_heads_are_right_where_float32_rows_underflow(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eager attention in float32 rounds small shares to 0 and loses their pairs: brute force then needs float64."""
+    """Eager attention in float32 rounds small weights to 0 and loses their pairs: brute force then needs float64."""
     model, ids = tiny_model(name), prompt()
     with torch.no_grad():
         for parameter, weight in model.named_parameters():
@@ -105,6 +107,7 @@ def test_scores_of_saturated_heads_are_right_where_float32_rows_underflow(
     assert deviation_of_scores(model.double(), ids, trace) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "options"),
     [
@@ -158,6 +161,7 @@ def test_rows_of_grouped_heads_are_the_models_own(name: str) -> None:
             torch.testing.assert_close(trace.attention_rows(layer), rows, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gptj", "falcon", "bloom", "mpt", "gemma2"])
 def test_a_model_loaded_with_eager_attention_is_captured_as_well(name: str) -> None:
     model_type, options = FAMILIES[name]
@@ -201,12 +205,12 @@ def test_eager_attention_that_differs_from_the_models_own_sdpa_is_refused() -> N
         ("rwkv", "does not use the attention interface"),
         ("deepseek_v32", "selects keys by their content"),
         ("deepseek_v4", "compresses keys"),
-        ("doge", "exchanged by hand"),
-        ("zaya", "exchanged by hand"),
+        ("doge", "exchanging contents by hand"),
+        ("zaya", "exchanging contents by hand"),
         ("gemma4_unified_assistant", "does not run on a plain prompt"),
     ],
 )
-def test_what_cannot_be_measured_right_is_refused_in_one_sentence(model_type: str, reason: str) -> None:
+def test_models_that_cannot_be_measured_correctly_are_refused_in_one_sentence(model_type: str, reason: str) -> None:
     with pytest.raises(ww.NotMeasurable, match=reason) as caught:
         ww.capture(tiny_model(model_type), prompt())
     assert "\n" not in str(caught.value)
@@ -275,7 +279,7 @@ def test_a_captured_model_is_left_as_it_was(name: str) -> None:
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize("name", ["llama", "gptj", "falcon", "bloom", "mpt"])
 def test_a_model_is_left_as_it_was_after_an_exception(name: str, checked: bool) -> None:
-    """In the middle of the self-check, or of the capture after it."""
+    """During the self-check, or during the capture after it."""
     model_type, options = FAMILIES[name]
     model, ids = tiny_model(model_type, **options), prompt()
     if checked:

@@ -28,13 +28,13 @@ import wherewhat as ww
 from conftest import weights
 from tiny import tiny_model
 from wherewhat.cli import app
-from wherewhat.report.atlas_card import COLUMNS
-from wherewhat.studies.atlas import Atlas
-from wherewhat.studies.atlas_list import read_list
-from wherewhat.studies.atlas_tables import by_depth, by_family
-from wherewhat.studies.measurements import measure_keys
-from wherewhat.studies.profile import LEVELS
-from wherewhat.studies.profile_file import FILES, Profile
+from wherewhat.studies.atlas.atlas import Atlas
+from wherewhat.studies.atlas.card import COLUMNS
+from wherewhat.studies.atlas.model_list import read_list
+from wherewhat.studies.atlas.tables import by_depth, by_family
+from wherewhat.studies.profile.cell import measure_keys
+from wherewhat.studies.profile.profile import LEVELS
+from wherewhat.studies.profile.result import Profile
 
 HOSTILE = "<img src=x onerror='window.broken = 2'> | `a` [b](c) _d_"
 
@@ -113,6 +113,7 @@ def test_the_data_set_is_what_the_models_own_profiles_say(made, folder, stories2
     assert list(made.heads["model"].drop_duplicates()) == sorted([HOSTILE, "stories15M", "stories260K"])
 
 
+@pytest.mark.slow
 def test_a_line_says_what_can_be_computed_again_from_the_heads_and_the_weights(made):
     for row in made.models.to_dict("records"):
         heads = made.heads.query("model == @row['model']")
@@ -201,6 +202,7 @@ def test_what_was_measured_is_not_measured_again(made, folder):
     assert "Not measured: nothing: nobody/nothing: its tokenizer cannot be loaded" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_models_at_a_time_give_the_same_bytes(folder):
     models = "".join(f"[[models]]\nmodel = '{name}'\n" for name in ("learnt", "models/tiny", "nobody/nothing"))
     (folder / "few.toml").write_text(f"pairs = 3\nsamples = 1\n{models}")
@@ -208,7 +210,7 @@ def test_models_at_a_time_give_the_same_bytes(folder):
         code, _, err = give(folder / "few.toml", "-o", folder / name, "--jobs", jobs)
         assert (code, err.splitlines()[-1][:33]) == (1, "wherewhat: 2 of 3 models were not")
     names = ("README.md", "atlas.json", "data/heads.parquet", "data/frequencies.parquet", "data/models.parquet")
-    for name in (*names, *(f"profiles/tiny/{file}" for file in FILES)):
+    for name in (*names, *(f"profiles/tiny/{file}" for file in Profile.files())):
         assert (folder / "two" / name).read_bytes() == (folder / "one" / name).read_bytes()
 
 
@@ -225,6 +227,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on(folder, made, monkeypatch):
     """Killed within the second model, it measures neither the first nor that model's first prompts again."""
     words = [sys.executable, "-m", "wherewhat", "atlas", "models.toml", "-o", "killed"]
@@ -248,6 +251,7 @@ def test_killed_it_goes_on(folder, made, monkeypatch):
     assert not (folder / "killed" / "unfinished" / "stories15M").exists()
 
 
+@pytest.mark.slow
 def test_a_gguf_file_is_measured_like_the_model_that_it_holds(folder, tmp_path):
     """The weights of a folder as a GGUF file of the same numbers, in the order of dimensions that such files have."""
     model = tiny_model("llama", vocab_size=512, attention_bias=False, num_hidden_layers=2)
@@ -307,18 +311,18 @@ MODEL = '[[models]]\nmodel = "models/tiny"\n'
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("pairs = ", "is no TOML"),
+        ("pairs = ", "is not valid TOML"),
         ("pairs = 4", "lists no models"),
         ("models = 3", "lists no models"),
         ("[[models]]\nname = 'a'", "model 1: has no line model"),
-        (f"pair = 4\n{MODEL}", "at the top: no key 'pair'; there are family, licence"),
-        (f"{MODEL}pair = 4", "model 1: no key 'pair'; there are model, name, revision"),
-        (f"name = 'x'\n{MODEL}", "at the top: no key 'name'"),
-        (f"[card]\nauthor = 'x'\n{MODEL}", r"\[card\]: no key 'author'; there are title, licence"),
-        (f"card = 3\n{MODEL}", "card is a table"),
-        (f"{MODEL}pairs = '4'", "pairs is a whole number, got '4'"),
-        (f"{MODEL}pairs = true", "pairs is a whole number, got True"),
-        (f"{MODEL}tau = 'inf'", "tau is a number"),
+        (f"pair = 4\n{MODEL}", "at the top: unknown key 'pair'; known keys are family, licence"),
+        (f"{MODEL}pair = 4", "model 1: unknown key 'pair'; known keys are model, name, revision"),
+        (f"name = 'x'\n{MODEL}", "at the top: unknown key 'name'"),
+        (f"[card]\nauthor = 'x'\n{MODEL}", r"\[card\]: unknown key 'author'; known keys are title, licence"),
+        (f"card = 3\n{MODEL}", "card must be a table"),
+        (f"{MODEL}pairs = '4'", "pairs must be a whole number, got '4'"),
+        (f"{MODEL}pairs = true", "pairs must be a whole number, got True"),
+        (f"{MODEL}tau = 'inf'", "tau must be a number"),
         (f"{MODEL}pairs = 1", "pairs"),
         (f"{MODEL}width = 4", "width does not apply to the task binding"),
         (f"{MODEL}task = 'book.txt'", "book.txt"),
@@ -326,10 +330,10 @@ MODEL = '[[models]]\nmodel = "models/tiny"\n'
         (f"{MODEL}level = 'all'", "level is keys or prompt"),
         (f"{MODEL}tau = -1", "tau"),
         (f"{MODEL}seed = -1", "seed must not be negative"),
-        (f"{MODEL}revision = 'main'", "a revision is for models from the hub"),
-        (f"{MODEL}name = '../x'", "cannot be that of a folder"),
-        (f"{MODEL}name = 'a,b'", "cannot be that of a folder"),
-        (f"{MODEL}{MODEL}pairs = 8", "2 models are called tiny; give each a name"),
+        (f"{MODEL}revision = 'main'", "revision applies only to models from the hub"),
+        (f"{MODEL}name = '../x'", "cannot be used for a folder"),
+        (f"{MODEL}name = 'a,b'", "cannot be used for a folder"),
+        (f"{MODEL}{MODEL}pairs = 8", "2 models are called tiny; give each its own name"),
         (f"{MODEL}{MODEL}name = 'other'", "tiny and other are the same model"),
         ("[[models]]\nmodel = 'models/missing'", r"model 1 \(models/missing\): no such folder"),
         ("[[models]]\nmodel = './missing'", "no such folder"),
@@ -345,7 +349,7 @@ def test_a_list_that_is_wrong_is_refused_before_any_work(text, words, folder, re
 
 def test_other_things_are_not_written_over(folder, run, refuse, tmp_path):
     (tmp_path / "README.md").write_text("mine")
-    refuse("not an atlas's; choose another folder", "atlas", folder / "models.toml", "-o", tmp_path)
+    refuse("does not belong to an atlas; choose another folder", "atlas", folder / "models.toml", "-o", tmp_path)
     assert (tmp_path / "README.md").read_text() == "mine"
     refuse("cannot be read", "atlas", folder / "no.toml", "-o", tmp_path)
     (tmp_path / "none.toml").write_text("[[models]]\nmodel = 'nobody/nothing'\n")
@@ -353,7 +357,7 @@ def test_other_things_are_not_written_over(folder, run, refuse, tmp_path):
     assert (code, out) == (1, "")
     assert re.search(r"1 of 1 models failed.*\n  nothing  nobody/nothing: its tokenizer cannot be loaded", err)
     assert not (tmp_path / "x" / "atlas.json").exists()
-    refuse("no atlas, or damaged", "report", broken(tmp_path / "broken"), "-o", tmp_path / "page.html")
+    refuse("atlas.json: damaged", "report", broken(tmp_path / "broken"), "-o", tmp_path / "page.html")
 
 
 def broken(folder: Path) -> Path:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from explorer_page import address, saved, table, two
 from synthetic import random_atlas
-from wherewhat.report.plots import plot
-from wherewhat.studies.atlas_tables import by_depth, by_family
+from wherewhat.studies.atlas.tables import by_depth, by_family
 
 pytest_plugins = ["explorer_page"]  # browser, show
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def test_every_head_of_every_model_is_on_the_plane(show, atlas):
     assert shown == [minus(f"r = {two(r[name])} · 24 heads") for name in titles]
 
 
-def test_hover_names_model_layer_and_head_and_a_click_keeps_them(show, atlas):
+def test_hover_names_model_layer_and_head_and_a_click_selects_them(show, atlas):
     page = show(atlas)
     head = atlas.heads.query("model == 'model-4' and layer == 3 and head == 2").to_dict("records")[0]
     box = page.locator("[data-figure=multiples] g.one").nth(2).locator("rect.ground").bounding_box()
@@ -68,7 +67,7 @@ def test_hover_names_model_layer_and_head_and_a_click_keeps_them(show, atlas):
     assert again.get_by_role("button", name="model-4").get_attribute("aria-pressed") == "true"
 
 
-def test_keys_go_through_heads_layers_and_models(show, atlas):
+def test_keys_move_through_heads_layers_and_models(show, atlas):
     page = show(atlas)
     page.locator("[data-figure=overlay]").focus()
     chosen = page.locator("[data-figure=overlay] .chosen text")
@@ -142,13 +141,3 @@ def test_forty_models_of_a_thousand_heads_stay_small(show):
         }));
     }""")
     assert quickest < 50  # milliseconds; other work on the machine only adds
-
-
-def test_the_figure_holds_every_head(atlas, tmp_path):
-    for name in ("a.png", "b.png"):
-        figure = plot(atlas, "atlas", tmp_path / name)
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-    dots = [found for axes in figure.axes for found in axes.collections if found.get_gid() == "heads"]
-    drawn = np.concatenate([np.asarray(one.get_offsets()) for one in dots])
-    wanted = atlas.heads[["positional", "symbolic"]].to_numpy()
-    assert np.array_equal(drawn[np.lexsort(drawn.T)], wanted[np.lexsort(wanted.T)])

@@ -1,4 +1,4 @@
-"""What must not slip through between a model and its trace."""
+"""Captures of unusual models, prompts and situations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import GPTJConfig, GPTJForCausalLM
 
 import wherewhat as ww
 from tiny import tiny_model
-from wherewhat.core import measure
+from wherewhat.core import scores
 from wherewhat.core.rotation import Rotation
 from wherewhat.core.trace import AttentionLayer, Trace
 
@@ -39,7 +39,8 @@ def test_angles_changed_in_place_are_measured_again():
     torch.testing.assert_close(ww.capture(model, prompt()).angles, before / 2)
 
 
-def test_norm_weights_changed_in_place_are_followed():
+@pytest.mark.slow
+def test_norm_weights_changed_in_place_take_effect():
     model = tiny_model("hunyuan_v1_dense").to(torch.bfloat16)
     ww.capture(model, prompt())
     with torch.no_grad():
@@ -51,7 +52,7 @@ def test_norm_weights_changed_in_place_are_followed():
     torch.testing.assert_close(known.positional, fresh.positional)
 
 
-def test_captures_in_threads_do_not_meet():
+def test_captures_in_threads_do_not_interfere():
     model = tiny_model("llama")
     expected = ww.score(ww.capture(model, prompt())).positional
     implementation = model.config._attn_implementation
@@ -60,7 +61,7 @@ def test_captures_in_threads_do_not_meet():
     def work() -> None:
         try:
             results.extend(ww.score(ww.capture(model, prompt())).positional for _ in range(10))
-        except Exception as error:  # any error of any thread is what this test is about
+        except Exception as error:  # an error in any thread fails the test
             results.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
@@ -73,6 +74,7 @@ def test_captures_in_threads_do_not_meet():
     assert model.config._attn_implementation == implementation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["llama", "gptj", "jamba", "zamba", "zamba2", "longcat_flash"])
 def test_layers_are_those_of_the_model(model_type):
     model = tiny_model(model_type)
@@ -112,7 +114,7 @@ def test_a_prompt_longer_than_the_table_of_positions():
         ww.capture(GPTJForCausalLM(config), prompt(tokens=40))
 
 
-def test_somebody_elses_wrapper_survives():
+def test_wrappers_by_other_code_are_kept():
     model = tiny_model("gptj")
     attention = model.transformer.h[0].attn
     original = attention._attn
@@ -125,6 +127,7 @@ def test_somebody_elses_wrapper_survives():
     assert attention._attn is wrapper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["mistral", "gpt_oss", "bloom"])
 def test_several_queries_of_several_prompts(model_type):
     model, ids = tiny_model(model_type), prompt(batch=3)
@@ -137,7 +140,7 @@ def test_several_queries_of_several_prompts(model_type):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
-def test_half_precision_moves_real_scores_little(stories15m, dtype, tolerance):
+def test_half_precision_changes_real_scores_little(stories15m, dtype, tolerance):
     ids = torch.randint(100, 30000, (1, 48), generator=torch.Generator().manual_seed(3))
     exact = ww.score(ww.capture(stories15m, ids), tau=torch.inf)
     path = stories15m.config.name_or_path
@@ -168,7 +171,7 @@ def layers_of(
     return made
 
 
-def test_layers_worked_through_together_score_as_alone(monkeypatch):
+def test_layers_processed_together_score_as_alone(monkeypatch):
     fast, slow = (Rotation.half_split(torch.tensor(angles), 8) for angles in ([1.0, 0.3, 0.1], [0.5, 0.2, 0.1]))
     made = layers_of([fast, fast, slow, fast, fast, fast], bias=4)
     trace = Trace(tuple(made), (11, 19), 19)
@@ -177,7 +180,7 @@ def test_layers_worked_through_together_score_as_alone(monkeypatch):
         seen = trace.at(at)
         together = ww.score(seen), ww.score_frequencies(seen), ww.entropy(seen)
         with monkeypatch.context() as patch:
-            patch.setattr(measure, "PIECE", 1)
+            patch.setattr(scores, "PIECE", 1)
             assert all(len(run) == 1 for run in seen.runs(1))
             alone = ww.score(seen), ww.score_frequencies(seen), ww.entropy(seen)
         for one, other in zip(together[:2], alone[:2], strict=True):
@@ -187,11 +190,11 @@ def test_layers_worked_through_together_score_as_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("bias", [None, 0])
-def test_heads_worked_through_in_parts_score_as_together(monkeypatch, bias):
+def test_heads_processed_in_parts_score_as_together(monkeypatch, bias):
     layer = layers_of([Rotation.half_split(torch.tensor([1.0, 0.3, 0.1]), 8)], bias=bias)[0]
     trace = Trace((replace(layer, sinks=torch.arange(4.0)),), (11, 19), 19)
     together = ww.score(trace), ww.score_frequencies(trace), ww.exclusion(trace)
-    monkeypatch.setattr(measure, "LARGEST", 1)
+    monkeypatch.setattr(scores, "LARGEST", 1)
     assert len(list(trace.attention[0].parts(1))) == 2
     alone = ww.score(trace), ww.score_frequencies(trace), ww.exclusion(trace)
     for one, other in zip(together[:2], alone[:2], strict=True):
@@ -215,7 +218,7 @@ def test_planes_of_angle_zero_are_one_entry_and_the_fastest_comes_first():
         torch.testing.assert_close(table, logit, atol=1e-5, rtol=0)
 
 
-def test_a_sink_that_takes_nearly_everything_leaves_scores():
+def test_a_sink_with_nearly_all_attention_leaves_valid_scores():
     layer = layers_of([Rotation.half_split(torch.tensor([1.0, 0.3, 0.1]), 8)])[0]
     plain = Trace((layer,), (11, 19), 19)
     drained = Trace((replace(layer, sinks=torch.full((4,), 200.0)),), (11, 19), 19)
@@ -224,7 +227,7 @@ def test_a_sink_that_takes_nearly_everything_leaves_scores():
     torch.testing.assert_close(one.symbolic, other.symbolic, atol=1e-5, rtol=0)
 
 
-def test_a_layer_that_is_silent_on_the_prompt_in_use_is_noticed(monkeypatch):
+def test_a_layer_that_is_skipped_on_the_prompt_is_noticed(monkeypatch):
     model = tiny_model("llama")
     ww.capture(model, prompt())
     layer = model.model.layers[1]

@@ -10,10 +10,10 @@ import torch
 
 import wherewhat as ww
 from conftest import weights
-from wherewhat.capture import load_tokenizer
 from wherewhat.prompts import binding
-from wherewhat.studies.compare import compare
-from wherewhat.studies.profile import profile
+from wherewhat.studies.profile.compare import compare
+from wherewhat.studies.profile.profile import profile
+from wherewhat.tracing import load_tokenizer
 
 
 def made(model, name: str, **options):
@@ -68,7 +68,7 @@ def test_one_head_that_moved_is_found_with_the_interval_of_its_differences(color
 def test_other_prompts_are_resampled_on_their_own_and_said(color, city):
     found = compare(color, city)
     assert not found.about["same_prompts"]
-    assert found.about["warnings"] == ["kind differs: None against city"]
+    assert found.about["warnings"] == ["kind differs: None and city"]
     rows = found.heads.set_index(["layer", "head"])
     for _, head in color.heads.iterrows():
         row = rows.loc[(head["layer"], head["head"])]
@@ -83,6 +83,6 @@ def test_other_prompts_are_resampled_on_their_own_and_said(color, city):
 def test_models_of_other_shapes_are_only_summed_up(color, stories15m):
     found = compare(color, made(stories15m, "stories15M"))
     assert found.heads is None
-    assert found.about["not_matched"] == "40 heads in 5 layers against 36 heads in 6 layers: heads cannot be matched"
+    assert found.about["not_matched"] == "40 heads in 5 layers and 36 heads in 6 layers: heads cannot be matched"
     assert [one["heads"] for one in found.about["profiles"]] == [40, 36]
     assert ww.compare is compare

@@ -1,5 +1,5 @@
-"""What a Hadamard product with a rotation's kernel does to a spectrum: the inequalities under their conditions, on
-random matrices and on those that a real model learnt, and a counterexample for each condition that is dropped."""
+"""How a Hadamard product with a rotation's kernel changes a spectrum: the inequalities under their conditions, on
+random matrices and on those of a real model, and a counterexample for each condition that is dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 import wherewhat as ww
 from wherewhat.core.rotation import Rotation
-from wherewhat.core.spectrum import Contents, majorised, spectrum
+from wherewhat.core.spectrum import Contents, majorised
+from wherewhat.core.spectrum import singular_values as head_values
 from wherewhat.core.toeplitz import kernel, square
 
 SLACK = 1e-9
@@ -86,26 +87,27 @@ def test_a_single_complex_frequency_contracts_nothing_and_its_real_part_does(see
     """A o E = D A D^H for a diagonal D of phases: the same singular values, and eigenvalues too."""
     matrix = drawn(seed, size, size)
     places = torch.arange(size, dtype=torch.float64)
-    turned = matrix * torch.polar(torch.ones_like(matrix), angle * (places[:, None] - places))
-    assert torch.allclose(singular_values(turned), singular_values(matrix), rtol=1e-9)
+    rotated = matrix * torch.polar(torch.ones_like(matrix), angle * (places[:, None] - places))
+    assert torch.allclose(singular_values(rotated), singular_values(matrix), rtol=1e-9)
     symmetric = matrix + matrix.T
-    turned = symmetric * torch.polar(torch.ones_like(matrix), angle * (places[:, None] - places))
-    assert torch.allclose(eigenvalues(turned), eigenvalues(symmetric), atol=1e-9)
+    rotated = symmetric * torch.polar(torch.ones_like(matrix), angle * (places[:, None] - places))
+    assert torch.allclose(eigenvalues(rotated), eigenvalues(symmetric), atol=1e-9)
     assert majorised(singular_values(matrix * correlation([abs(angle)], size)), singular_values(matrix))
 
 
-def test_the_real_part_of_a_frequency_halves_what_is_the_same_everywhere():
+def test_the_real_part_of_a_frequency_halves_the_norm_of_a_constant_matrix():
     same = torch.ones(64, 64, dtype=torch.float64)
     assert norm(same * correlation([torch.pi / 4], 64)).item() == pytest.approx(32)
 
 
 @pytest.fixture(scope="module")
 def learnt(stories15m) -> list[Contents]:
-    """Every layer of a real model on 40 tokens, fewer than the 48 dimensions of its heads."""
+    """Every layer of a real model on 40 tokens, which are fewer than the 48 dimensions of its heads."""
     ids = torch.randint(3, 3000, (2, 41), generator=torch.Generator().manual_seed(0))
     return [Contents.of(layer) for layer in ww.capture(stories15m, ids, queries=range(1, 41)).attention]
 
 
+@pytest.mark.weights
 def test_all_inequalities_hold_on_learnt_matrices(learnt):
     for contents in learnt:
         kernel_of_model = correlation(contents.rotation.angles.tolist(), 40)
@@ -122,6 +124,7 @@ def test_all_inequalities_hold_on_learnt_matrices(learnt):
         assert (norm(logits * kernel_of_model) <= norm(logits)).all()
 
 
+@pytest.mark.weights
 def test_a_single_learnt_frequency_contracts_nothing(learnt):
     for contents in learnt:
         rotation, places = contents.rotation, torch.arange(40, dtype=torch.float64)
@@ -131,33 +134,34 @@ def test_a_single_learnt_frequency_contracts_nothing(learnt):
         for plane in (0, rotation.planes // 2):
             gram = queries[..., plane, None] * keys[..., None, :, plane].conj()
             phases = rotation.angles[plane].double() * (places[:, None] - places)
-            turned = gram * torch.polar(torch.ones_like(phases), phases)
-            assert torch.allclose(norm(turned), norm(gram), rtol=1e-9)
-            assert (singular_values(turned.real)[..., 1] > 1e-3 * norm(turned.real)).any()  # rank 2, not 1
+            rotated = gram * torch.polar(torch.ones_like(phases), phases)
+            assert torch.allclose(norm(rotated), norm(gram), rtol=1e-9)
+            assert (singular_values(rotated.real)[..., 1] > 1e-3 * norm(rotated.real)).any()  # rank 2, not 1
 
 
-def test_real_heads_are_bound_by_none_of_it(learnt):
-    """With a Gram matrix of its own a frequency, the norm grows in some heads, and majorisation fails."""
-    before = torch.cat([spectrum(each.queries, each.keys).values.flatten(0, 1) for each in learnt])
-    after = torch.cat([spectrum(*each.turned()).values.flatten(0, 1) for each in learnt])
+@pytest.mark.weights
+def test_none_of_these_bounds_holds_for_all_real_heads(learnt):
+    """Each frequency has its own Gram matrix, so the norm grows in some heads, and majorisation fails."""
+    before = torch.cat([head_values(each.queries, each.keys).values.flatten(0, 1) for each in learnt])
+    after = torch.cat([head_values(*each.rotated()).values.flatten(0, 1) for each in learnt])
     assert (after[:, 0] > 1.5 * before[:, 0]).any()
     assert (after[:, 0] < before[:, 0]).any()
     assert not majorised(after, before).all()
 
 
 def test_rotation_can_double_the_norm_and_ruin_the_condition():
-    """One plane, contents that turn backwards: I becomes all ones."""
+    """One plane, and contents that rotate backwards: the identity becomes the matrix of ones."""
     rotation, places = Rotation.interleaved(torch.tensor([torch.pi / 2]), 2), torch.arange(2)
     contents = rotation.turn(torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double(), places, back=True)
     without = contents @ contents.T
-    turned = rotation.turn(contents, places)
+    rotated = rotation.turn(contents, places)
     assert torch.allclose(without, torch.eye(2).double(), atol=1e-6)
-    assert torch.allclose(turned @ turned.T, torch.ones(2, 2).double(), atol=1e-6)
-    assert spectrum(turned, turned).norm.item() == pytest.approx(2 * spectrum(contents, contents).norm.item())
-    assert spectrum(turned, turned).condition > 1e6
+    assert torch.allclose(rotated @ rotated.T, torch.ones(2, 2).double(), atol=1e-6)
+    assert head_values(rotated, rotated).norm.item() == pytest.approx(2 * head_values(contents, contents).norm.item())
+    assert head_values(rotated, rotated).condition > 1e6
 
 
-def test_conditions_that_cannot_be_dropped():
+def test_no_condition_can_be_dropped():
     half = correlation([torch.pi / 3], 2)  # 1 and 1/2
     indefinite = torch.tensor([[1.0, 2.0], [2.0, 1.0]]).double()
     assert condition(indefinite) == pytest.approx(3)
@@ -171,10 +175,10 @@ def test_conditions_that_cannot_be_dropped():
     assert norm(bare * (2 * half)) == pytest.approx(2)  # with ones on its diagonal
 
 
-def test_logits_of_more_tokens_than_dimensions_have_no_condition_at_all():
-    """Turned or not, queries keys^T has rank D at most: over all N singular values kappa is infinite both times."""
+def test_logits_of_more_tokens_than_dimensions_are_singular():
+    """Rotated or not, queries keys^T has rank at most D: over all N singular values, kappa is infinite."""
     contents = Contents(drawn(0, 1, 1, 30, 8), drawn(1, 1, 1, 30, 8), Rotation.interleaved(torch.rand(4), 8))
-    for queries, keys in ((contents.queries, contents.keys), contents.turned()):
+    for queries, keys in ((contents.queries, contents.keys), contents.rotated()):
         values = singular_values(queries @ keys.mT)[0, 0]
         assert values[8:].max() < 1e-9 * values[0]
         assert values[7] > 1e-3 * values[0]

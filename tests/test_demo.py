@@ -13,7 +13,7 @@ import handmade
 import wherewhat as ww
 from wherewhat.core.kinds import kind
 from wherewhat.lab import to_gptj
-from wherewhat.studies.demo import prompts_of
+from wherewhat.prompts.multihop import prompts_of
 from wherewhat.tasks import TASKS
 
 
@@ -26,6 +26,7 @@ def test_the_forward_pass_gives_the_closed_form(seed):
         assert (trace.placement(0, head) - table).abs().max() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_every_head_is_what_it_was_built_to_be(seed):
     made, ids = handmade.build(seed), handmade.prompts(16, seed)
@@ -35,11 +36,12 @@ def test_every_head_is_what_it_was_built_to_be(seed):
     assert [kind(*pair) for pair in found.tolist()] == ["where", "what", "mixed", "unfocused"]
 
 
+@pytest.mark.slow
 def test_the_demo_shows_what_the_embedded_models_learnt(run, tmp_path):
     code, out, err = run("demo", "--prompts", 4, "-o", tmp_path)
     assert code == 0
     assert "number: from an integer m" in out
-    assert "4 of 4 answers right" in out
+    assert "4 of 4 answers correct" in out
     assert "report.html in a browser" in " ".join(err.split())
     assert "number, learning" in (tmp_path / "report.html").read_text()
     assert "wherewhat demo --prompts 4 --seed 0" in (tmp_path / "report.html").read_text()
@@ -59,6 +61,7 @@ def test_the_demo_shows_what_the_embedded_models_learnt(run, tmp_path):
     assert answer["number"]["heads"][1]["positional"] == number["positional"][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["number", "letter"])
 def test_profiles_of_embedded_models_are_those_of_the_published_procedure(name):
     task = TASKS[name]()

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from wherewhat.core.deposit import deposit_of
 from wherewhat.lab.classifier import Classifier, Design
 from wherewhat.lab.fit import batches, fit, held_out, learn, pieces
 from wherewhat.lab.train import Recipe
-from wherewhat.studies.deposit import ablate_heads, deposit, head_means
-from wherewhat.studies.encodings import ENCODINGS, QUIRKY, SIZES, Setting, settings
+from wherewhat.studies.encodings.ablation import ablate_heads, head_means
+from wherewhat.studies.encodings.runs import ENCODINGS, FLAWED, SIZES, EncodingSetting, settings
 from wherewhat.tasks import Count, Distance
 
 RECIPE = Recipe(
@@ -35,9 +36,9 @@ TASK = Distance(vocabulary=20, side=2, middle=4, tokens=10, samples=None)
 def trained(request) -> Classifier:
     """A model that has learnt something, so that heads matter."""
     name = request.param
-    design = Setting("rope" if name == QUIRKY else name, "distance", 0, QUIRKY if name == QUIRKY else "clean").design(
-        replace(SIZES["small"], layers=2, heads=4, width=32, hidden=32)
-    )
+    design = EncodingSetting(
+        "rope" if name == FLAWED else name, "distance", 0, FLAWED if name == FLAWED else "clean"
+    ).design(replace(SIZES["small"], layers=2, heads=4, width=32, hidden=32))
     design = replace(design, vocabulary=TASK.vocabulary, classes=TASK.classes, tokens=TASK.tokens)
     return fit(Classifier(design), TASK, RECIPE).eval()
 
@@ -47,6 +48,7 @@ def plain_accuracy(model: Classifier, tokens: Tensor, answers: Tensor) -> float:
         return float((model(tokens).argmax(-1) == answers).float().mean())
 
 
+@pytest.mark.slow
 def test_ablation_is_a_plain_run_without_the_head(trained: Classifier) -> None:
     tokens, answers = held_out(TASK, RECIPE, 300)
     before = copy.deepcopy(trained.state_dict())
@@ -83,11 +85,11 @@ def test_means_are_over_tokens_that_count(trained: Classifier) -> None:
 
 
 def test_measures_of_a_deposit() -> None:
-    alone = deposit(torch.tensor([[0.0, 0.5], [-0.1, 0.0]]))
+    alone = deposit_of(torch.tensor([[0.0, 0.5], [-0.1, 0.0]]))
     assert [float(part) for part in alone] == pytest.approx([0.5, 1.0, 0.5, 1.0])
-    even = deposit(torch.full((3, 8), 0.1))
+    even = deposit_of(torch.full((3, 8), 0.1))
     assert [float(part) for part in even] == pytest.approx([0.1, 1 / 24, 0.0, 24.0])
-    assert deposit(torch.zeros(2, 2)).share.isnan()
+    assert deposit_of(torch.zeros(2, 2)).share.isnan()
 
 
 # The trainer.

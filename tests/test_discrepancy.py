@@ -51,7 +51,7 @@ def test_the_temperature_gives_the_weight_it_promises(behind, weight):
 
 
 def test_no_temperature_helps_a_logit_that_is_not_ahead():
-    with pytest.raises(BadInput, match="not ahead"):
+    with pytest.raises(BadInput, match="not the largest"):
         temperature(0.0, keys=4)
 
 

@@ -13,10 +13,17 @@ import brute_force
 import wherewhat as ww
 from tiny import tiny_model
 from wherewhat.errors import BadInput
-from wherewhat.lab import Recipe, Shape, load_checkpoint, to_gptj, train
+from wherewhat.lab import Recipe, Shape, load_checkpoint, to_gptj, train_model
 from wherewhat.prompts import Prompt
-from wherewhat.studies.dynamics import Dynamics, dynamics, measure, purity_table, views_of_prompts, views_of_sequences
-from wherewhat.studies.series import series_of_models, series_of_run
+from wherewhat.studies.dynamics.measure import (
+    measure_checkpoint,
+    measure_series,
+    purity_table,
+    views_of_prompts,
+    views_of_sequences,
+)
+from wherewhat.studies.dynamics.result import Dynamics
+from wherewhat.studies.dynamics.series import series_of_models, series_of_run
 from wherewhat.tasks import Number
 
 TASK = Number(targets=3, pretargets=3, letters=5)
@@ -28,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "number"
     some = TASK.sample(640)
     recipe = Recipe(steps=40, warmup=2, rate=1e-2, batch=32)
-    train(
+    train_model(
         Shape(TASK.vocabulary, layers=2, heads=2, width=32, hidden=32), some, some[:64], recipe, folder, save_at=STEPS
     )
     return folder
@@ -36,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_checkpoint_is_what_the_published_procedure_gives(run: Path) -> None:
     sequences = TASK.sample(6, seed=5)
-    found = dynamics(series_of_run(run), views_of_sequences(sequences)).heads
+    found = measure_series(series_of_run(run), views_of_sequences(sequences)).heads
     assert found["step"].unique().tolist() == list(STEPS)
     for step in (20, 40):
         exported = to_gptj(load_checkpoint(run, step))
@@ -51,7 +58,7 @@ def test_every_checkpoint_is_what_the_published_procedure_gives(run: Path) -> No
 
 def test_accuracy_is_what_the_model_answers(run: Path) -> None:
     sequences = TASK.sample(80, seed=6)
-    found = dynamics(series_of_run(run), views_of_sequences(sequences)).accuracy
+    found = measure_series(series_of_run(run), views_of_sequences(sequences)).accuracy
     answers = to_gptj(load_checkpoint(run, 40))(sequences.tokens).logits[:, -1].argmax(-1)
     for hops in range(1, 5):
         rows = sequences.hops == hops
@@ -61,7 +68,7 @@ def test_accuracy_is_what_the_model_answers(run: Path) -> None:
 
 def test_hop_positions_are_sequences_cut_there(run: Path) -> None:
     model, sequences = load_checkpoint(run, 40), TASK.sample(30, seed=7)
-    found = measure(model, views_of_sequences(sequences, hop_positions=True), 1e-4)
+    found = measure_checkpoint(model, views_of_sequences(sequences, hop_positions=True), 1e-4)
     expected = []
     for row in range(len(sequences)):
         path = sequences.path[row].tolist()
@@ -73,11 +80,13 @@ def test_hop_positions_are_sequences_cut_there(run: Path) -> None:
 
 def test_a_second_look_measures_nothing_again(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     views = views_of_sequences(TASK.sample(20))
-    dynamics(series_of_run(run), views, tmp_path)
+    measure_series(series_of_run(run), views, tmp_path)
     tables = {path.name: path.read_bytes() for path in tmp_path.glob("*.parquet")}
     assert set(tables) == {"heads.parquet", "accuracy.parquet", "purity.parquet"}
-    monkeypatch.setattr("wherewhat.studies.dynamics.measure", lambda *_: pytest.fail("measured again"))
-    dynamics(series_of_run(run), views, tmp_path)
+    monkeypatch.setattr(
+        "wherewhat.studies.dynamics.measure.measure_checkpoint", lambda *_: pytest.fail("measured again")
+    )
+    measure_series(series_of_run(run), views, tmp_path)
     assert tables == {path.name: path.read_bytes() for path in tmp_path.glob("*.parquet")}
     pd.testing.assert_frame_equal(Dynamics.load(tmp_path).heads, pd.read_parquet(tmp_path / "heads.parquet"))
 
@@ -109,7 +118,7 @@ def save_tiny(folder: Path, seed: int) -> str:
 def test_folders_of_hugging_face_models(tmp_path: Path) -> None:
     names = [save_tiny(tmp_path / f"step{number}00", number) for number in (1, 2)]
     prompts = [Prompt(tuple(range(3, 20)), ((2, 6), (6, 10), (10, 14)), answer=5)]
-    found = dynamics(series_of_models(names), views_of_prompts(prompts))
+    found = measure_series(series_of_models(names), views_of_prompts(prompts))
     assert found.heads["step"].unique().tolist() == [100, 200]
     expected = ww.score(ww.capture(ww.load(names[1]), torch.tensor([prompts[0].ids])), prompts[0].blocks)
     ours = found.heads.query("step == 200")["positional"].to_numpy()
@@ -121,23 +130,23 @@ def test_repeated_weights_are_refused(run: Path, tmp_path: Path) -> None:
     prompts = [Prompt(tuple(range(3, 20)), ((2, 6), (6, 10)))]
     shutil.copytree(first, tmp_path / "step2")
     with pytest.raises(BadInput, match=r"step1 and .*step2 hold the same weights"):
-        dynamics(series_of_models([first, str(tmp_path / "step2")]), views_of_prompts(prompts))
+        measure_series(series_of_models([first, str(tmp_path / "step2")]), views_of_prompts(prompts))
     # The same weights in another file: seen once they are loaded.
     ww.load(first).save_pretrained(tmp_path / "step3", max_shard_size="20KB")
     with pytest.raises(BadInput, match=r"step1 and .*step3 hold the same weights"):
-        dynamics(series_of_models([first, str(tmp_path / "step3")]), views_of_prompts(prompts))
+        measure_series(series_of_models([first, str(tmp_path / "step3")]), views_of_prompts(prompts))
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run/checkpoints/step-000020.safetensors").write_bytes(
         (tmp_path / "run/checkpoints/step-000040.safetensors").read_bytes()
     )
     with pytest.raises(BadInput, match="step 20 and step 40 hold the same weights"):
-        dynamics(series_of_run(tmp_path / "run"), views_of_sequences(TASK.sample(8)))
+        measure_series(series_of_run(tmp_path / "run"), views_of_sequences(TASK.sample(8)))
 
 
 def test_folders_without_checkpoints_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="holds no checkpoints"):
+    with pytest.raises(BadInput, match="no checkpoints here"):
         series_of_run(tmp_path)
-    with pytest.raises(BadInput, match="holds no dynamics"):
+    with pytest.raises(BadInput, match="no dynamics here"):
         Dynamics.load(tmp_path)
     with pytest.raises(BadInput, match="at least one"):
-        dynamics([], [])
+        measure_series([], [])

@@ -18,8 +18,8 @@ import wherewhat as ww
 from wherewhat.errors import BadInput, NotMeasurable
 from wherewhat.lab.classifier import Classifier, Design
 from wherewhat.lab.encodings import Encoding, alibi_slopes
-from wherewhat.studies.encodings import ENCODINGS, TIMES
-from wherewhat.studies.prompt_level import score_prompt
+from wherewhat.studies.encodings.runs import ENCODINGS, TIMES
+from wherewhat.studies.profile.prompt_level import score_prompt
 
 LENGTHS = (14, 9, 5)
 ROPE = Encoding(rotary=True)
@@ -126,7 +126,7 @@ def by_deepseek(model: Classifier, tokens: Tensor) -> Tensor:
             theirs.o_proj.weight.copy_(block.attention_out.weight)
             mask = may_see(tokens, design.causal)
             brought = theirs(block.attention_norm(stream), turns, mask)[0] + block.attention_out.bias
-            stream = block.think(stream + brought)
+            stream = block.mlp(stream + brought)
         return read_out(model, model.norm(stream), tokens)
 
 
@@ -216,11 +216,11 @@ def test_learned_places_are_added_to_the_words() -> None:
 
 def test_rope_in_some_heads_is_rope_there_and_nope_elsewhere() -> None:
     some = classifier(replace(ROPE, heads=1))
-    stream, reading = some.begin(padded())
-    own = some.ask(0, stream, reading).logits()
+    stream, context = some.begin(padded())
+    own = some.project(0, stream, context).logits()
     for encoding, heads in ((ROPE, slice(0, 1)), (Encoding(), slice(1, None))):
         other = classifier(encoding)
-        assert torch.allclose(own[:, heads], other.ask(0, stream, reading).logits()[:, heads], atol=1e-5)
+        assert torch.allclose(own[:, heads], other.project(0, stream, context).logits()[:, heads], atol=1e-5)
 
 
 @pytest.mark.parametrize("when", TIMES)
@@ -229,9 +229,9 @@ def test_an_encoding_in_some_layers_is_absent_from_the_others(when: str) -> None
     encoding = replace(ROPE, layers=TIMES[when])
     models = [Classifier(Design(40, 7, 14, one, 3, 4, 32, 48), seed=1) for one in (encoding, ROPE, Encoding())]
     with torch.no_grad():
-        stream, reading = models[0].begin(tokens)
+        stream, context = models[0].begin(tokens)
         for layer in layers:
-            own, turned, still = (model.ask(layer, stream, reading).logits() for model in models)
+            own, turned, still = (model.project(layer, stream, context).logits() for model in models)
             assert torch.equal(own, turned if layer in layers[slice(*TIMES[when])] else still)
 
 
@@ -239,7 +239,7 @@ def test_what_is_added_late_is_not_there_before() -> None:
     model = Classifier(Design(40, 7, 14, Encoding(added="sinusoidal", layers=(-1, None)), 3, 4, 32, 48))
     stream, _ = model.begin(padded())
     for layer in range(3):
-        assert torch.equal(model.tell(layer, stream), stream) == (layer < 2)
+        assert torch.equal(model.add_position(layer, stream), stream) == (layer < 2)
 
 
 # What the scores are read from.
@@ -257,8 +257,8 @@ def test_capture_places_contents_as_the_model_would(name: str, causal: bool) -> 
     for a, b in ((0, 0), (2, 9), (11, 4)):
         swapped = tokens.clone()
         swapped[0, [a, b]] = tokens[0, [b, a]]
-        stream, reading = model.begin(swapped)
-        logits = model.ask(0, stream, reading).logits()[0, :, -1]
+        stream, context = model.begin(swapped)
+        logits = model.project(0, stream, context).logits()[0, :, -1]
         assert torch.allclose(tables[:, a, b], logits[:, b], atol=1e-4)
     rows = model_rows(model, tokens)
     for layer in range(2):
@@ -298,7 +298,7 @@ def test_padding_has_no_attention_in_a_trace() -> None:
 
 
 def test_a_model_that_looks_both_ways_is_seen_from_its_last_token() -> None:
-    with pytest.raises(NotMeasurable, match="both ways"):
+    with pytest.raises(NotMeasurable, match="bidirectional"):
         ww.capture(classifier(ROPE), padded(), queries=[5])
     trace = ww.capture(classifier(ROPE, causal=True), padded()[:1], queries=[5, 13])
     assert ww.score(trace.at(5)).positional.shape == (1, 2, 4)
@@ -313,9 +313,9 @@ def test_padding_counts_in_an_unmasked_model() -> None:
     with torch.no_grad():
         assert torch.allclose(model(tokens)[:1], classifier(ROPE)(tokens[:1]), atol=1e-5)  # no padding, no difference
         assert not torch.allclose(model(tokens[1:]), classifier(ROPE)(tokens[1:]), atol=1e-2)
-        stream, reading = model.begin(tokens)
-        assert reading.mask is None
-        assert torch.allclose(model.finish(stream, reading), model.readout(model.norm(stream).mean(1)))
+        stream, context = model.begin(tokens)
+        assert context.mask is None
+        assert torch.allclose(model.finish(stream, context), model.readout(model.norm(stream).mean(1)))
 
 
 def test_fixed_keys_come_from_the_embeddings() -> None:
@@ -331,8 +331,8 @@ def test_fixed_keys_come_from_the_embeddings() -> None:
     assert torch.allclose(seen[1].keys.transpose(1, 2).flatten(2), keys, atol=1e-5)
     assert torch.allclose(seen[1].values.transpose(1, 2).flatten(2), values, atol=1e-5)
     plain = classifier(Encoding())
-    stream, reading = plain.begin(tokens)
-    assert torch.allclose(seen[0].logits(), plain.ask(0, stream, reading).logits(), atol=1e-5)
+    stream, context = plain.begin(tokens)
+    assert torch.allclose(seen[0].logits(), plain.project(0, stream, context).logits(), atol=1e-5)
 
 
 @pytest.mark.parametrize(

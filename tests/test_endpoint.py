@@ -1,4 +1,4 @@
-"""Endpoints: transformers' own server says what the model says here, and no fault loses or repeats an answer."""
+"""Endpoints: transformers' own server gives the answers of the local model, and no fault loses or repeats one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from conftest import weights
 from loopback import Front, completion, free_port, passed_on
 from test_text_lengths import solve
 from wherewhat.errors import BadInput
-from wherewhat.studies.endpoint import Endpoint, checked_url
-from wherewhat.studies.local_model import LocalModel
-from wherewhat.studies.text_lengths import text_lengths
+from wherewhat.studies.lengths.endpoint import Endpoint, checked_url
+from wherewhat.studies.lengths.local_model import LocalModel
+from wherewhat.studies.lengths.text_lengths import measure_text_lengths
 
 SOME = {"windows": (12, 24), "prompts": 2, "seeds": (0, 1)}  # 16 questions
 TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
@@ -40,7 +40,7 @@ def asked(url, **options):
 
 @pytest.fixture(scope="module")
 def chatty(tmp_path_factory):
-    """The small real model with a chat template, which is a file beside it."""
+    """The small real model with a chat template in a file beside it."""
     folder = shutil.copytree(weights("stories260K"), tmp_path_factory.mktemp("served") / "stories260K")
     folder.chmod(0o755)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
@@ -54,7 +54,7 @@ def served(chatty):
 
     port = free_port()
     server = Serve(str(chatty), device="cpu", host="127.0.0.1", port=port, non_blocking=True, log_level="error")
-    for name in ("uvicorn", "uvicorn.access"):  # they would write to where pytest no longer listens
+    for name in ("uvicorn", "uvicorn.access"):  # they would write to a stream that pytest has closed
         logging.getLogger(name).handlers.clear()
     for _ in range(200):
         try:
@@ -68,20 +68,24 @@ def served(chatty):
 
 @pytest.fixture(scope="module")
 def local(chatty):
-    """What the model itself says, asked without any server."""
-    return text_lengths(LocalModel(ww.load(chatty), ww.load_tokenizer(chatty)), **SOME)
+    """The answers of the model itself, without a server."""
+    return measure_text_lengths(LocalModel(ww.load(chatty), ww.load_tokenizer(chatty)), **SOME)
 
 
+@pytest.mark.weights
+@pytest.mark.slow
 def test_an_endpoint_gives_the_answers_of_the_model_behind_it(served, chatty, local):
-    found = text_lengths(Endpoint(served, str(chatty)), **SOME)
+    found = measure_text_lengths(Endpoint(served, str(chatty)), **SOME)
     pd.testing.assert_frame_equal(found.answers, local.answers)  # texts and counts of tokens, too
     assert found.answers["text"].nunique() > 1
-    with pytest.raises(BadInput, match=r"refuses the request \(400: Server is pinned"):
-        text_lengths(Endpoint(served, "another"), **SOME)
+    with pytest.raises(BadInput, match=r"rejects the request \(400: Server is pinned"):
+        measure_text_lengths(Endpoint(served, "another"), **SOME)
 
 
+@pytest.mark.weights
+@pytest.mark.slow
 def test_no_fault_changes_or_repeats_an_answer(served, chatty, local, tmp_path):
-    """Time-out, 429, 500, half an answer, no answer, a cut connection: on the way to the same model."""
+    """Timeout, 429, 500, half an answer, no answer, a closed connection on the way to the same model."""
 
     def late(request):
         time.sleep(4.5)
@@ -104,25 +108,27 @@ def test_no_fault_changes_or_repeats_an_answer(served, chatty, local, tmp_path):
     ]
     with Front(passed_on(served), faults=faults) as front:
         endpoint = Endpoint(front.url, str(chatty), timeout=4.0, first_pause=0.02, concurrency=2)
-        found = text_lengths(endpoint, tmp_path, **SOME)
+        found = measure_text_lengths(endpoint, tmp_path, **SOME)
         pd.testing.assert_frame_equal(found.answers, local.answers)
         assert len(front.arrivals) >= 16 + 8
-        late_one = len(front.answered) - len(set(front.answered))  # what came too late was asked again
+        late_one = len(front.answered) - len(set(front.answered))  # an answer that arrived too late was asked for again
         assert len(set(front.answered)) == 16
         assert late_one <= 1
         before = len(front.arrivals)
-        pd.testing.assert_frame_equal(text_lengths(endpoint, tmp_path, **SOME).answers, local.answers)
+        pd.testing.assert_frame_equal(measure_text_lengths(endpoint, tmp_path, **SOME).answers, local.answers)
         assert len(front.arrivals) == before
 
 
-def test_a_server_that_dies_midway_and_comes_back(served, chatty, local, tmp_path):
+@pytest.mark.weights
+@pytest.mark.slow
+def test_a_server_that_dies_and_restarts(served, chatty, local, tmp_path):
     port, fronts = free_port(), []
 
     def up():
         fronts.append(Front(passed_on(served), port))
 
     def down(request):
-        """It dies in the middle of a request, and is up again a little later."""
+        """It dies in the middle of a request, and restarts a little later."""
         request.connection.close()
         threading.Thread(target=lambda: (fronts[0].die(), time.sleep(0.5), up())).start()
         return True
@@ -130,7 +136,7 @@ def test_a_server_that_dies_midway_and_comes_back(served, chatty, local, tmp_pat
     up()
     fronts[0].faults = [None, None, None, down]
     endpoint = Endpoint(fronts[0].url, str(chatty), timeout=30.0, first_pause=0.1, concurrency=1)
-    found = text_lengths(endpoint, tmp_path, **SOME)
+    found = measure_text_lengths(endpoint, tmp_path, **SOME)
     fronts[1].die()
     pd.testing.assert_frame_equal(found.answers, local.answers)
     assert len(fronts[0].answered) == 3
@@ -139,7 +145,7 @@ def test_a_server_that_dies_midway_and_comes_back(served, chatty, local, tmp_pat
     )
 
 
-def test_a_run_that_gave_up_goes_on_where_it_was(tmp_path):
+def test_a_run_that_gave_up_resumes(tmp_path):
     answered = []
     for stop in (5, 4, None):
         failing = [] if stop is None else [None] * stop + [lambda request: request.give(500, {})] * 99
@@ -147,17 +153,17 @@ def test_a_run_that_gave_up_goes_on_where_it_was(tmp_path):
             endpoint = asked(front.url, retries=0, concurrency=1)
             endpoint.identity = "the same endpoint"  # which has another port each time
             if stop is None:
-                found = text_lengths(endpoint, tmp_path, **SOME)
+                found = measure_text_lengths(endpoint, tmp_path, **SOME)
             else:
-                with pytest.raises(BadInput, match=r"no answer in 1 tries \(500 Internal Server Error\)"):
-                    text_lengths(endpoint, tmp_path, **SOME)
+                with pytest.raises(BadInput, match=r"no answer after 1 attempts \(500 Internal Server Error\)"):
+                    measure_text_lengths(endpoint, tmp_path, **SOME)
             answered += front.answered
     assert len(answered) == len(set(answered)) == 16
     assert (found.answers["outcome"] == "right").all()
     assert found.tokens == (1600, 32)
 
 
-def test_what_is_under_way_when_something_fails_is_kept(tmp_path):
+def test_pending_answers_are_kept_after_a_failure(tmp_path):
     refused_one = threading.Event()
 
     def slowly(request):
@@ -171,12 +177,13 @@ def test_what_is_under_way_when_something_fails_is_kept(tmp_path):
         return True
 
     with Front(by_rule, faults=[slowly, refuse]) as front:
-        with pytest.raises(BadInput, match=r"refuses the key \(401\)") as refused:
-            text_lengths(asked(front.url, key=KEY, concurrency=2), tmp_path, **SOME)
+        with pytest.raises(BadInput, match=r"rejects the API key \(401\)") as refused:
+            measure_text_lengths(asked(front.url, key=KEY, concurrency=2), tmp_path, **SOME)
         assert KEY not in str(refused.value)
         assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == len(front.answered) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_all_wait_as_long_as_the_endpoint_asks(form):
     def wait(request):
@@ -184,32 +191,33 @@ def test_all_wait_as_long_as_the_endpoint_asks(form):
         return request.give(429, {}, Retry_After=after)
 
     with Front(by_rule, faults=[wait]) as front:
-        text_lengths(asked(front.url, concurrency=1), windows=(12,), prompts=1, seeds=(0,))
+        measure_text_lengths(asked(front.url, concurrency=1), windows=(12,), prompts=1, seeds=(0,))
         first, second, *_ = (at for at, *_ in front.arrivals)
         assert second - first >= 0.95
     with (
         Front(by_rule, faults=[lambda request: request.give(429, {}, Retry_After="86400")]) as front,
         pytest.raises(BadInput, match="asks to wait 86400 seconds"),
     ):
-        text_lengths(asked(front.url), **SOME)
+        measure_text_lengths(asked(front.url), **SOME)
 
 
-def test_the_rate_and_the_number_at_a_time_are_kept():
+@pytest.mark.slow
+def test_rate_and_concurrency_are_respected():
     def slow(request):
         time.sleep(0.1)
         return False
 
     with Front(by_rule, faults=[slow] * 16) as front:
-        text_lengths(asked(front.url, concurrency=3), **SOME)
+        measure_text_lengths(asked(front.url, concurrency=3), **SOME)
         assert max(front.at_once) == 3
     with Front(by_rule) as front:
-        text_lengths(asked(front.url, per_minute=1200.0), windows=(12,), prompts=3, seeds=(0, 1))
+        measure_text_lengths(asked(front.url, per_minute=1200.0), windows=(12,), prompts=3, seeds=(0, 1))
         times = [at for at, *_ in front.arrivals]
         assert times[-1] - times[0] >= 11 * 0.05 - 0.04
 
 
-def test_requests_are_what_the_endpoint_takes():
-    """Newer models want another name for the limit, and no temperature."""
+def test_requests_adapt_to_the_endpoint():
+    """Newer models take another name for the limit, and no temperature."""
 
     def picky(request):
         sent = request.server.arrivals[-1][3]
@@ -219,7 +227,7 @@ def test_requests_are_what_the_endpoint_takes():
         return False
 
     with Front(by_rule, faults=[picky] * 99) as front:
-        found = text_lengths(asked(front.url, key=KEY, concurrency=1, extra={"seed": 3}), **SOME)
+        found = measure_text_lengths(asked(front.url, key=KEY, concurrency=1, extra={"seed": 3}), **SOME)
         assert (found.answers["outcome"] == "right").all()
         assert len(front.arrivals) == 16 + 2
         _, path, headers, body = front.arrivals[-1]
@@ -231,7 +239,7 @@ def test_requests_are_what_the_endpoint_takes():
     }
 
 
-def test_malformed_answers_and_prompts_that_do_not_fit_are_told_apart():
+def test_malformed_answers_and_prompts_that_do_not_fit_are_distinguished():
     def strange(request):
         sequence = request.server.arrivals[-1][3]["messages"][-1]["content"]
         if len(sequence.split()) > 20:
@@ -239,35 +247,63 @@ def test_malformed_answers_and_prompts_that_do_not_fit_are_told_apart():
         return request.give(200, completion(None if sequence[-1].isdigit() else "I cannot tell"))
 
     with Front(by_rule, faults=[strange] * 99) as front:
-        found = text_lengths(asked(front.url, concurrency=1), windows=(12, 24, 32), prompts=2, seeds=(0,))
-        assert len(front.arrivals) == 4 + 2  # one question a task shows that longer ones do not fit
+        found = measure_text_lengths(asked(front.url, concurrency=1), windows=(12, 24, 32), prompts=2, seeds=(0,))
+        assert len(front.arrivals) == 4 + 2  # one question per task shows that longer ones do not fit
     assert found.accuracy["malformed"].tolist() == [2, 0, 0] * 2
     assert found.accuracy["unfit"].tolist() == [0, 2, 2] * 2
     assert found.accuracy["accuracy"].isna().tolist() == [False, True, True] * 2
 
 
+@pytest.mark.slow
 def test_the_command(run, refuse, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with Front(by_rule) as front:
         code, out, err = run(
-            "lengths", "--endpoint", front.url, "--model", "owner/name", "-o", tmp_path, "--prompts", 1,
+            "lengths", "owner/name", "--endpoint", front.url, "-o", tmp_path, "--prompts", 1,
             "--longest", 16, "--price-in", 2, "--price-out", 10,
         )  # fmt: skip
         assert code == 0
-        assert "name: one hop as text, 5 prompts a task and window, 5 seeds" in out
+        assert "name: one hop as text, 5 prompts per task and window, 5 seeds" in out
         assert "this one would be kept" in " ".join(out.split())
-        assert "2,000 read, 40 written, 0.0044 at the prices given" in " ".join(err.split())
+        assert "Tokens: 2,000 read, 40 written; cost: 0.0044." in " ".join(out.split())
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())
     assert KEY not in out + err
     monkeypatch.delenv("OPENAI_API_KEY")
-    for code, words in {401: "wants a key", 404: "has no model 'm'", 400: "because of this", 301: "refuses"}.items():
+    for code, words in {
+        401: "requires an API key",
+        404: "no model 'm' here",
+        400: "because of this",
+        301: "rejects",
+    }.items():
         fault = lambda request, code=code: request.give(code, {"error": {"message": "because\nof this"}})  # noqa: E731
         with Front(by_rule, faults=[fault] * 99) as front:
-            refuse(words, "lengths", "--endpoint", front.url, "--model", "m", "-o", tmp_path)
-    refuse(
-        "the variable NO_SUCH holds no key", "lengths", "--endpoint", front.url, "--model", "m", "--key-from", "NO_SUCH"
-    )
-    refuse("--extra is a JSON object", "lengths", "--endpoint", front.url, "--model", "m", "--extra", "[1]")
+            refuse(words, "lengths", "m", "--endpoint", front.url, "-o", tmp_path)
+    there = ("lengths", "m", "--endpoint", front.url, "-o", tmp_path)
+    refuse("variable NO_SUCH holds no API key", *there, "--api-key-env", "NO_SUCH")
+    refuse("--extra must be a JSON object", *there, "--extra", "[1]")
+    refuse("extra cannot set model", *there, "--extra", '{"model": "other"}')
+    refuse("extra cannot be written as JSON", *there, "--extra", '{"top_p": NaN}')
+    refuse("concurrency must be at least 1, got 0", *there, "--concurrency", 0)
+    refuse("timeout must be at least 0.1", *there, "--timeout", "nan")
+
+
+def test_the_function_saves_what_it_returns_and_never_the_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("OTHER_KEY", KEY)
+    with Front(by_rule) as front:
+        found = ww.lengths(
+            "m", endpoint=front.url, api_key_env="OTHER_KEY", extra={"seed": 3}, price_in=2.0, longest=12, prompts=1,
+            runs=1, folder=tmp_path,
+        )  # fmt: skip
+        assert front.arrivals[0][2]["Authorization"] == f"Bearer {KEY}"
+        with pytest.raises(BadInput, match="must not be part of"):
+            ww.lengths("m", endpoint=front.url, api_key_env="OTHER_KEY", extra={"api_key": KEY})
+    loaded = ww.TextLengths.load(tmp_path)
+    pd.testing.assert_frame_equal(loaded.answers, found.answers)
+    pd.testing.assert_frame_equal(loaded.accuracy, found.accuracy)
+    assert loaded.about == found.about
+    assert found.about["endpoint"] == front.url
+    assert found.about["extra"] == {"seed": 3}
+    assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
 def test_addresses():
@@ -278,8 +314,8 @@ def test_addresses():
     )
     assert checked_url("http://localhost:8000/v1/chat/completions", KEY) == "http://localhost:8000/v1"
     for url, words in {
-        "localhost:8000": "an endpoint is", "ftp://a/v1": "an endpoint is", "https://user:word@a/v1": "holds no name",
-        "https://a/v1?key=1": "holds no name", "http://10.0.0.1/v1": "in clear", "http://": "an endpoint is",
+        "localhost:8000": "expected http", "ftp://a/v1": "expected http", "https://user:word@a/v1": "must not contain",
+        "https://a/v1?key=1": "must not contain", "http://10.0.0.1/v1": "unencrypted", "http://": "expected http",
     }.items():  # fmt: skip
         with pytest.raises(BadInput, match=words) as refused:
             checked_url(url, KEY)
@@ -289,8 +325,8 @@ def test_addresses():
     assert KEY not in repr(Endpoint("https://a/v1", "m", KEY))
 
 
-def test_nobody_at_the_address_is_told_soon():
+def test_a_url_without_a_server_fails_soon():
     began = time.monotonic()
-    with pytest.raises(BadInput, match="no answer in 3 tries"):
-        text_lengths(asked(f"http://127.0.0.1:{free_port()}/v1", first_pause=0.05), **SOME)
+    with pytest.raises(BadInput, match="no answer after 3 attempts"):
+        measure_text_lengths(asked(f"http://127.0.0.1:{free_port()}/v1", first_pause=0.05), **SOME)
     assert time.monotonic() - began < 10

@@ -22,6 +22,7 @@ def short(steps: int) -> Recipe:
 ANGLES = {1: [[1.0], [0.1], [0.01]], 2: [[0.0, 0.3], [0.0, 0.03]]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "planes"), [(Index(), 1), (Retrieval(), 1), (Induction(), 2)])
 def test_every_member_learns_what_it_would_have_learnt_alone(task: LookupTask, planes: int) -> None:
     angles, seeds = torch.tensor(ANGLES[planes], dtype=torch.float64), (3, 8)
@@ -68,6 +69,7 @@ def test_a_trace_holds_the_attention_of_every_member() -> None:
     assert ww.score(trace).positional.shape == (4, 2, 3)
 
 
+@pytest.mark.slow
 def test_a_fast_head_learns_to_index_and_a_slow_one_to_retrieve() -> None:
     angles = torch.tensor([[0.7], [0.002]])
     for task, fast, slow in ((Index(8, 8), True, False), (Retrieval(8, 8, 8), False, True)):

@@ -1,4 +1,4 @@
-"""A head that varies cannot be both positional and symbolic."""
+"""A head whose logits vary cannot be both positional and symbolic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wherewhat.core.exclusion import deviations
 
 
 def from_table(layer: KnownLayer) -> Tensor:
-    """Variance and both deviations (3, B, H) from the explicit table, over the keys that each head can see."""
+    """Variance and both deviations (3, B, H) from the explicit table, over the visible keys of each head."""
     table, seen = layer.table(), layer.seen()
     results = torch.zeros(3, *table.shape[:2], dtype=torch.float64)
     for prompt, head in itertools.product(*map(range, table.shape[:2])):
@@ -31,7 +31,7 @@ def from_table(layer: KnownLayer) -> Tensor:
 
 
 def over_permutations(layer: KnownLayer) -> Tensor:
-    """The same three numbers as the theorem states them: the average over all N! orders of the contents."""
+    """The same three numbers as in the theorem: the average over all N! orders of the contents."""
     keys = layer.tokens - 1
     logits = layer.logits()[..., :-1]
     positional, symbolic = [], []
@@ -79,12 +79,12 @@ def test_a_nope_head_has_no_symbolic_deviation(layer):
 def test_a_head_of_equal_contents_has_no_positional_deviation(layer):
     equal = replace(layer, contents=layer.contents[:, :, :1].expand_as(layer.contents))
     result = ww.exclusion(trace_of(equal))
-    # Keys come in float32, so their contents are equal to its last digit only.
+    # Keys are float32, so their contents are equal only up to rounding.
     assert (result.positional_deviation <= 1e-9 * (1 + equal.logits()[..., :-1][equal.seen()].square().max())).all()
 
 
 def test_the_bound_is_met_when_every_placement_lies_halfway():
-    """A content and its place that add the same to the logit: M[a, b] is the mean of M[a, a] and M[b, b]."""
+    """Content and place contribute equally to the logit: M[a, b] is the mean of M[a, a] and M[b, b]."""
     layer = random_layer(planes=0, still=1, tokens=6)
     ramp = torch.arange(6, dtype=torch.float64)
     layer = replace(layer, query=torch.ones(1, 1, 1).double(), contents=ramp[None, None, :, None], scaling=1.0)

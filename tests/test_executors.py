@@ -1,4 +1,4 @@
-"""Cells computed elsewhere: the same files, whatever dies or fails on the way."""
+"""Cells computed by any executor give the same files, whichever workers die or cells fail."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import torch
 from typer.testing import CliRunner
 
 from conftest import weights
+from wherewhat.cells.cells import run_cells
+from wherewhat.cells.executors import Executor, LocalOnly, ProcessExecutor, executing
 from wherewhat.cli import app
 from wherewhat.errors import BadInput, CellsFailed
-from wherewhat.studies.cells import run_cells
-from wherewhat.studies.executors import Executor, Here, Processes, executing
 
 KEPT = (".safetensors", ".parquet")
 
@@ -30,8 +30,8 @@ class Square:
     wait: float = 0.0
 
 
-def squares(folder: Path, cells: list[Square], executor: Executor | None, told: list | None = None) -> list[int]:
-    offset = torch.tensor(7)  # travels with what computes
+def squares(folder: Path, cells: list[Square], executor: Executor | None, statuses: list | None = None) -> list[int]:
+    offset = torch.tensor(7)  # pickled together with the function
 
     def compute(cell: Square) -> dict[str, torch.Tensor]:
         if cell.number < 0:
@@ -45,7 +45,7 @@ def squares(folder: Path, cells: list[Square], executor: Executor | None, told: 
         time.sleep(cell.wait)
         return {"square": cell.number**2 + offset, "process": torch.tensor(0 if executor is None else os.getpid())}
 
-    with executing(executor, lambda *state: None if told is None else told.append(state)):
+    with executing(executor, lambda *state: None if statuses is None else statuses.append(state)):
         results = list(run_cells(folder / "cells", cells, compute, "squares"))
     return [int(result["square"]) - 7 for result in results]
 
@@ -54,13 +54,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
 
 
+@pytest.mark.slow
 def test_processes_share_the_work_and_results_come_in_order(tmp_path: Path) -> None:
-    told: list = []
+    statuses: list = []
     cells = [Square(number, wait=0.3) for number in range(12)]
-    assert squares(tmp_path, cells, Processes(2), told) == [number**2 for number in range(12)]
-    assert (told[0], told[-1]) == (("squares", 0, 0, 0, 12), ("squares", 12, 0, 0, 12))
-    assert [done for _, done, *_ in told] == sorted(done for _, done, *_ in told)
-    assert {running for _, done, running, *_ in told if 0 < done < 11} == {2}
+    assert squares(tmp_path, cells, ProcessExecutor(2), statuses) == [number**2 for number in range(12)]
+    assert (statuses[0], statuses[-1]) == (("squares", 0, 0, 0, 12), ("squares", 12, 0, 0, 12))
+    assert [done for _, done, *_ in statuses] == sorted(done for _, done, *_ in statuses)
+    assert {running for _, done, running, *_ in statuses if 0 < done < 11} == {2}
     from safetensors.torch import load_file
 
     pids = {int(load_file(path)["process"]) for path in (tmp_path / "cells").glob("*.safetensors")}
@@ -68,12 +69,15 @@ def test_processes_share_the_work_and_results_come_in_order(tmp_path: Path) -> N
     assert os.getpid() not in pids
     logs = [json.loads(path.read_text()) for path in (tmp_path / "cells" / "logs").iterdir()]
     assert sorted(log["cell"]["number"] for log in logs) == list(range(12))
-    assert squares(tmp_path, cells, None) == [number**2 for number in range(12)]  # all there: nothing to compute
+    assert squares(tmp_path, cells, None) == [number**2 for number in range(12)]  # read from files
 
 
-def test_what_fails_stops_nothing_else_and_is_told_at_the_end(tmp_path: Path) -> None:
-    with pytest.raises(CellsFailed, match="2 of 5 squares failed; the others are kept") as raised:
-        squares(tmp_path, [Square(number) for number in (1, -1, 2, -2, 3)], Processes(2))
+@pytest.mark.slow
+def test_failed_cells_do_not_stop_others_and_are_reported_at_the_end(tmp_path: Path) -> None:
+    with pytest.raises(
+        CellsFailed, match="2 of 5 squares failed; the others are kept; rerun the command to retry only these"
+    ) as raised:
+        squares(tmp_path, [Square(number) for number in (1, -1, 2, -2, 3)], ProcessExecutor(2))
     assert sorted(raised.value.failed.values()) == ["ValueError: -1 is negative", "ValueError: -2 is negative"]
     assert len(list((tmp_path / "cells").glob("*.safetensors"))) == 3
     (log,) = [(tmp_path / "cells" / "logs" / f"{number}.json").read_text() for number in list(raised.value.failed)[:1]]
@@ -81,30 +85,32 @@ def test_what_fails_stops_nothing_else_and_is_told_at_the_end(tmp_path: Path) ->
     assert "Traceback" in log
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_replaced(tmp_path: Path) -> None:
     cells = [Square(number, wait=0.02) for number in (11, 12, 13, 14, 15, 16)]
-    assert squares(tmp_path, cells, Processes(2)) == [number.number**2 for number in cells]
+    assert squares(tmp_path, cells, ProcessExecutor(2)) == [number.number**2 for number in cells]
     assert (tmp_path / "died").exists()
 
 
+@pytest.mark.slow
 def test_a_cell_that_kills_every_process_fails_alone(tmp_path: Path) -> None:
     with pytest.raises(CellsFailed, match="1 of 4 squares failed") as raised:
-        squares(tmp_path, [Square(666), Square(1, 1.0), Square(2, 1.0), Square(3)], Processes(2))
+        squares(tmp_path, [Square(666), Square(1, 1.0), Square(2, 1.0), Square(3)], ProcessExecutor(2))
     assert list(raised.value.failed.values()) == ["its process died 3 times"]
     assert len(list((tmp_path / "cells").glob("*.safetensors"))) == 3
 
 
-def test_progress_stays_at_home() -> None:
+def test_a_local_callable_does_nothing_in_a_worker() -> None:
     import cloudpickle
 
-    told: list[int] = []
-    here = Here(told.append)
+    reported: list[int] = []
+    here = LocalOnly(reported.append)
     here(3)
     cloudpickle.loads(cloudpickle.dumps(here))(4)
-    assert told == [3]
+    assert reported == [3]
 
 
-TRAVEL = """
+STUDIES = """
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -114,12 +120,12 @@ import torch
 
 from wherewhat.cli import app
 from wherewhat.files import write_tables
-from wherewhat.studies.encoding_tables import gather
-from wherewhat.studies.encodings import SIZES, Setting
-from wherewhat.studies.executors import attempt, executing
+from wherewhat.studies.encodings.tables import gather
+from wherewhat.studies.encodings.runs import SIZES, EncodingSetting
+from wherewhat.cells.executors import attempt, executing
 
-class Travelling:
-    def run(self, compute, cells, at_work):
+class Pickling:
+    def run(self, compute, cells, report_running):
         there = cloudpickle.loads(cloudpickle.dumps(compute))
         for number in range(len(cells)):
             yield number, attempt(there, cloudpickle.loads(cloudpickle.dumps(cells[number])))
@@ -129,12 +135,12 @@ class Travelling:
 torch.set_num_threads(1)
 model, folder, small = sys.argv[1], Path(sys.argv[2]), "--pairs 3 --samples 2"
 app(f"train letter -o {folder}/run --steps 4 --every 2 --warmup 1 --batch 4".split(), standalone_mode=False)
-for name, executor in (("here", None), ("there", Travelling())):
+for name, executor in (("here", None), ("there", Pickling())):
     out = folder / name
     with executing(executor):
         for command in (
             f"profile {model} {small} -o {out}/profile",
-            f"gate {model} --profile {out}/profile {small} --draws 2 --fraction 0.2 -o {out}/gate",
+            f"ablate {model} --profile {out}/profile {small} --draws 2 --fraction 0.2 -o {out}/ablation",
             f"spectrum number --samples 2 -o {out}/spectrum",
             f"deposit {model} {small} -o {out}/deposit",
             f"stretch {model} {small} --longest 120 --measure 100 -o {out}/stretch",
@@ -143,29 +149,34 @@ for name, executor in (("here", None), ("there", Travelling())):
             app(command.split(), standalone_mode=False)
         size = replace(SIZES["small"], layers=2, heads=2, width=16, hidden=16, tested=64,
                        recipe=replace(SIZES["small"].recipe, steps=4, batch=16, warmup=2))
-        tables = gather(out / "encodings", [Setting("rope", "distance"), Setting("nope", "count")], size, print)
+        wanted = [EncodingSetting("rope", "distance"), EncodingSetting("nope", "count")]
+        tables = gather(out / "encodings", wanted, size, print)
         write_tables(out, {f"encodings-{number}": table for number, table in enumerate(tables)})
 """
 
 
-def test_whatever_runs_in_cells_can_travel(tmp_path: Path) -> None:
-    """All that computes, and every cell, through bytes and back as to another machine."""
-    command = [sys.executable, "-c", TRAVEL, weights("stories260K"), tmp_path]
+@pytest.mark.slow
+@pytest.mark.weights
+def test_every_study_can_be_sent_to_another_machine(tmp_path: Path) -> None:
+    """The functions that compute, and every cell, are pickled and unpickled as for a remote worker."""
+    command = [sys.executable, "-c", STUDIES, weights("stories260K"), tmp_path]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     here, there = (
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*") if path.suffix in KEPT}
         for folder in (tmp_path / "here", tmp_path / "there")
     )
-    studies = {"profile", "gate", "spectrum", "deposit", "stretch", "dynamics", "encodings"}
+    studies = {"profile", "ablation", "spectrum", "deposit", "stretch", "dynamics", "encodings"}
     assert {path.parts[0] for path in here if path.suffix == ".safetensors"} == studies
     assert here == there
     logged = {log.stem for log in (tmp_path / "there").rglob("logs/*.json")}
     assert logged == {path.stem for path in there if path.suffix == ".safetensors"} - {"tensors"}
 
 
+@pytest.mark.slow
+@pytest.mark.weights
 def test_commands_give_the_same_files_in_processes(tmp_path: Path) -> None:
-    """Profiles, sweeps and lengths know nothing of it; run as a user does."""
+    """Profiles, sweeps and lengths, run as a user runs them."""
     script = """
 import sys
 from wherewhat.cli import app
@@ -190,12 +201,12 @@ for line in sys.argv[1].split(";"):
     assert len(list((tmp_path / "there").rglob("logs/*.json"))) >= 3 + 3 + 1
 
 
-def test_what_does_not_go_together_is_refused() -> None:
+def test_contradictory_options_are_refused() -> None:
     for command, reason in (
-        ("sweep index --jobs 2 --ray local", "give one of them"),
-        ("sweep index --gpus-per-cell 1", "are for --ray"),
+        ("sweep index --jobs 2 --ray local", "give only one of them"),
+        ("sweep index --gpus-per-cell 1", "need --ray"),
         ("sweep index --ray localhost:1", "no Ray cluster at localhost:1"),
-        ("lengths --endpoint http://localhost:1/v1 --model one --jobs 2", "takes --concurrency"),
+        ("lengths one --endpoint http://localhost:1/v1 --jobs 2", "takes --concurrency"),
     ):
         result = CliRunner().invoke(app, command.split())
         assert isinstance(result.exception, BadInput)

@@ -1,4 +1,4 @@
-"""The explorer in a real browser: what it shows is what the tables hold."""
+"""The explorer in a real browser shows what the tables hold."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from explorer_page import HOSTILE, address, facts, lonely, place_of, saved, tabl
 from synthetic import random_profile, random_series
 
 pytest_plugins = ["explorer_page"]  # browser, show, profile, hostile
+pytestmark = [pytest.mark.browser, pytest.mark.weights, pytest.mark.slow]
 
 
 def test_the_header_is_written_from_the_data(show, profile):
@@ -73,7 +74,7 @@ def test_the_address_shows_the_same_view_again(show, profile):
     show(profile, hash="#p=7&with=9&h=99.9&f=77&step=5&g=nonsense&swap=50,60")
 
 
-def test_one_frequency_is_told_from_whole_heads(show, profile):
+def test_one_frequency_is_distinguished_from_whole_heads(show, profile):
     page = show(profile, hash="#h=3.4")
     top = page.locator("[data-panel=plane]").bounding_box()["y"]
     assert page.locator(".scope").is_hidden()
@@ -97,7 +98,7 @@ def test_one_frequency_is_told_from_whole_heads(show, profile):
         assert page.inner_text(f"[data-panel={name}] .hint").startswith("At frequency 2 alone. ")
     said = page.inner_text("[data-panel=depth] .hint")
     assert "correlate" not in said
-    assert "of whole heads, the variance" in said
+    assert "Below, for whole heads: the variance" in said
     layers, heads = (table(saved(page, f"Download {name} as CSV")) for name in ("By depth", "The plane"))
     medians = at.groupby("layer")["positional"].median()
     assert [float(row["positional_median"]) for row in layers] == pytest.approx(medians.tolist(), rel=1e-6)
@@ -111,7 +112,7 @@ def test_only_terms_are_coloured(show, profile):
     page.click("text=? help")
     words = page.eval_on_selector_all("dialog p b", "all => all.map(one => one.innerText)")
     assert words == ["where", "what", "where", "what"]
-    assert "holds what was chosen" in page.inner_text("dialog")
+    assert "stores what is selected" in page.inner_text("dialog")
 
 
 def test_keys_move_through_heads_and_layers(show, profile):
@@ -125,7 +126,7 @@ def test_keys_move_through_heads_and_layers(show, profile):
     assert address(page) == "#h=1.2%2C2.2"
 
 
-def test_a_lasso_chooses_the_heads_inside(show, profile):
+def test_a_lasso_selects_the_heads_inside(show, profile):
     page = show(profile)
     page.locator("[data-figure=plane]").scroll_into_view_if_needed()
     box = page.locator(".corners rect.where").bounding_box()
@@ -147,7 +148,7 @@ def test_a_lasso_chooses_the_heads_inside(show, profile):
 
 
 def test_swaps_are_what_swapping_gives(show, profile, stories260k):
-    """Hidden states exchanged before the layer, the layer run again, its own attention read: by the published way."""
+    """As published: swap the hidden states before the layer, rerun the layer, and read its own attention."""
     prompt = profile.about["prompts"][0]
     ids, spans, layer, head = torch.tensor([prompt["ids"]]), prompt["blocks"], 2, 5
     implementation = stories260k.config._attn_implementation
@@ -170,7 +171,7 @@ def test_swaps_are_what_swapping_gives(show, profile, stories260k):
     stories260k.set_attn_implementation(implementation)
 
 
-def test_tables_and_figures_can_be_taken_along(show, profile):
+def test_tables_and_figures_can_be_downloaded(show, profile):
     page = show(profile)
     rows = table(saved(page, "Download The plane as CSV"))
     for found, wanted in zip(rows, profile.heads.to_dict("records"), strict=True):
@@ -259,7 +260,7 @@ def test_the_film_moves_heads_as_the_table_says(show):
     check(950)
 
 
-def test_two_profiles_stand_side_by_side(show, profile):
+def test_two_profiles_are_shown_side_by_side(show, profile):
     other = random_profile(5, 8, 3, blocks=6)
     page = show(profile, random_series(), other, names=["one", "series", "other"])
     page.get_by_label("Compare with").select_option("other")
@@ -275,11 +276,11 @@ def test_two_profiles_stand_side_by_side(show, profile):
         row = source.heads.query(f"layer == {layer} and head == {head}").iloc[0]
         shown = page.locator(".facts").nth(at).locator("b").first.inner_text()
         assert shown == two(row["positional"])
-    page.get_by_label("What is shown").select_option("series")
+    page.get_by_label("Result shown").select_option("series")
     assert page.locator(".film").count() == 1
 
 
-def test_a_film_stands_beside_a_profile(show, profile):
+def test_a_series_is_shown_beside_a_profile(show, profile):
     watched = random_series()
     page = show(watched, profile, random_profile(4, 2, 3, blocks=4), names=["series", "other", "same"], hash="#with=1")
     for left, right in (("plane",) * 2, ("grid",) * 2, ("head",) * 2, ("depth",) * 2, ("training", "frequencies"),
@@ -287,12 +288,12 @@ def test_a_film_stands_beside_a_profile(show, profile):
         tops = [page.locator(f".column.{kind} [data-panel={name}]").bounding_box()["y"]
                 for kind, name in (("series", left), ("profile", right))]  # fmt: skip
         assert tops[0] == tops[1], left
-    assert "none is compared" in page.inner_text(".lead")
+    assert "heads are not compared" in page.inner_text(".lead")
     page.get_by_label("Compare with").select_option("same")
     ends = watched.heads.query("step == 950").set_index(["layer", "head"])["kind"]
     kinds = random_profile(4, 2, 3, blocks=4).heads.set_index(["layer", "head"])["kind"]
     same = sum(ends[place] == kinds[place] for place in ends.index)
     assert page.inner_text(".lead") == (
         "The heads of same were measured once, those of series at 20 steps. "
-        f"At the last step {same} of 8 heads are of the same kind."
+        f"At the last step, {same} of 8 heads are of the same kind."
     )

@@ -1,4 +1,4 @@
-"""The explorer for everybody: by screen reader, on a phone, at once, in Firefox, in a notebook."""
+"""The explorer for everybody: with a screen reader, on a phone, in dark mode, in Firefox, in a notebook."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 from conftest import missing
 from explorer_page import facts, lonely, table, two
 from synthetic import random_gating, random_lengths, random_profile, random_series
-from wherewhat.report.explorer import explorer_html
-from wherewhat.studies.profile_file import Profile
+from wherewhat.explorer.page import explorer_html
+from wherewhat.studies.profile.result import Profile
 
 pytest_plugins = ["explorer_page"]  # browser, show, profile, hostile
+pytestmark = [pytest.mark.browser, pytest.mark.weights, pytest.mark.slow]
 
 AXE = Path(__file__).parents[1] / "explorer" / "node_modules" / "axe-core" / "axe.min.js"
 
@@ -46,7 +47,7 @@ def test_a_phone_shows_all_of_it(show, profile):
         assert all(figure.bounding_box()["width"] <= 390 for figure in page.locator("[data-figure]").all())
 
 
-# When a click has been painted: a task that starts after the next frame. Times go to window.painted.
+# A click is painted when a task runs after the next frame. Times go to window.painted.
 WATCH_CLICKS = """() => {
   window.painted = [];
   let pressed = 0;
@@ -58,7 +59,7 @@ WATCH_CLICKS = """() => {
 
 @pytest.mark.parametrize(("layers", "heads", "frequencies"), [(30, 9, 32), (32, 32, 64)])
 def test_the_page_opens_and_answers_at_once(show, layers, heads, frequencies):
-    """Opened in a second, a click painted in 50 ms: the quickest of several, as other work on the machine only adds."""
+    """Open within a second, a click painted within 50 ms: the fastest of several, since other work only adds time."""
     page = show(random_profile(layers, heads, frequencies))
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})  # time of the processor
@@ -85,13 +86,36 @@ def test_the_page_opens_and_answers_at_once(show, layers, heads, frequencies):
     assert min(times) < 50, times
 
 
+def test_the_style_alone_is_dark_and_the_button_changes_it(show, browser, profile, tmp_path):
+    """No script is needed for the first paint, so nothing flashes."""
+    ground = "getComputedStyle(document.body).backgroundColor"
+    fills = "[...document.querySelectorAll('[data-figure=grid] .cells path')].map(one => one.getAttribute('fill'))"
+    light, dark = "rgb(255, 255, 255)", "rgb(21, 24, 27)"
+    file = tmp_path / "without-script.html"
+    file.write_text(explorer_html([profile]), encoding="utf-8")
+    for scheme, expected in (("light", light), ("dark", dark)):
+        context = browser.new_context(java_script_enabled=False, color_scheme=scheme, offline=True)
+        page = context.new_page()
+        page.goto(file.as_uri())
+        assert page.evaluate(ground) == expected
+        context.close()
+    page = show(profile, scheme="dark")
+    shown = {dark: page.evaluate(fills)}
+    for expected in (light, dark, light):
+        page.click("text=light / dark")
+        assert page.evaluate(ground) == expected
+        assert page.evaluate(fills) == shown.setdefault(expected, page.evaluate(fills))
+    assert shown[light] != shown[dark]
+    assert shown[light] == show(profile, scheme="light").evaluate(fills)
+
+
 def test_firefox_shows_the_same(profile, tmp_path):
     path = shutil.which("firefox-esr") or shutil.which("firefox")
     if path is None:
         missing("no Firefox: apt-get install firefox-esr")
     try:
         from marionette_driver import marionette as driver
-    except ImportError:  # it needs what Python 3.13 no longer has
+    except ImportError:  # it needs modules that Python 3.13 removed
         missing("marionette_driver cannot be imported")
     from marionette_driver import By, Wait
     from marionette_driver.keys import Keys
@@ -115,6 +139,11 @@ def test_firefox_shows_the_same(profile, tmp_path):
         assert there == f"Head {row['layer'] + (1 if row['layer'] < 4 else -1)}.{row['head']}"
         dots = firefox.execute_script("return document.querySelectorAll('.heads circle').length")
         assert dots == len(profile.heads)
+        grounds = firefox.execute_script("""
+            const theme = [...document.querySelectorAll("button")].find((one) => one.innerText === "light / dark");
+            return [0, 1].map(() => (theme.click(), getComputedStyle(document.body).backgroundColor));
+        """)
+        assert sorted(grounds) == ["rgb(21, 24, 27)", "rgb(255, 255, 255)"]
     finally:
         firefox.cleanup()
         firefox.instance.profile.cleanup()

@@ -1,4 +1,4 @@
-"""The explorer on what was found beside scores: heads turned off, and sequences that grow."""
+"""The explorer on results other than scores: ablated heads, and sequences of growing length."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from explorer_page import saved, table
 from synthetic import random_gating, random_lengths, random_profile
-from wherewhat.report.explorer_effects import single_heads
-from wherewhat.report.sentences import length_sentences
-from wherewhat.studies.gating import Gating
+from wherewhat.explorer.data_ablation import single_heads
+from wherewhat.studies.lengths.paper import published_accuracy
 
 pytest_plugins = ["explorer_page"]  # browser, show
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def plain(value: float, form: str = ".3f") -> str:
@@ -26,16 +26,16 @@ def signed(value: float) -> str:
 
 
 @pytest.fixture(scope="module")
-def gated():
+def ablated():
     profile = random_profile(4, 3, 2, blocks=4)
     return profile, random_gating(profile)
 
 
-def test_a_head_shows_what_is_lost_without_it(show, gated):
-    page = show(*gated, hash="#h=2.1")
-    rows = single_heads(gated[1]).query("layer == 2 and head == 1").to_dict("records")
-    assert page.inner_text("[data-panel=effects] h3") == "Without head 2.1"
-    shown = page.locator("[data-panel=effects] tbody tr")
+def test_a_head_shows_the_effect_of_ablating_it(show, ablated):
+    page = show(*ablated, hash="#h=2.1")
+    rows = single_heads(ablated[1]).query("layer == 2 and head == 1").to_dict("records")
+    assert page.inner_text("[data-panel=ablation] h3") == "Ablating head 2.1"
+    shown = page.locator("[data-panel=ablation] tbody tr")
     assert shown.count() == len(rows) == 2
     for at, row in enumerate(rows):
         cells = shown.nth(at).locator("th, td").all_text_contents()
@@ -43,30 +43,30 @@ def test_a_head_shows_what_is_lost_without_it(show, gated):
             f"{signed(row[name])} ({signed(row[low])} to {signed(row[high])})"
             for name, low, high in (("change", "low", "high"), ("against", "against_low", "against_high"))
         ]
-        assert cells[1:3] == ["more" if row["better"] else "less", "6"]
+        assert cells[1:3] == ["higher" if row["better"] else "lower", "6"]
         assert cells[3:5] == [plain(row["before"]), plain(row["after"])]
         assert cells[5:] == [ranges[0], signed(row["control"]), ranges[1]]
         assert shown.nth(at).locator("b").count() == row["counts"]
     page.evaluate("location.hash = '#h=2.1&f=2'")
-    page.wait_for_selector("[data-panel=effects] .hint:text('Of whole heads')")
+    page.wait_for_selector("[data-panel=ablation] .hint:text('Of whole heads')")
 
 
-def test_the_heads_missed_most_are_named(show, gated):
-    page = show(*gated, hash="#g=entropy")
+def test_the_heads_with_the_largest_effects_are_named(show, ablated):
+    page = show(*ablated, hash="#g=entropy")
     for at, measure in enumerate(("binding_probability", "text_loss")):
-        rows = single_heads(gated[1]).query("measure == @measure")
+        rows = single_heads(ablated[1]).query("measure == @measure")
         rows = rows.assign(harm=rows["against"] * (-1 if measure == "binding_probability" else 1))
         worst = rows.query("counts == True and harm > 0").nlargest(5, "harm")
         wanted = [f"{row['layer']:.0f}.{row['head']:.0f}{signed(row['change'])}" for row in worst.to_dict("records")]
         assert len(wanted) > 1
-        assert page.locator("[data-panel=effects] tbody tr").nth(at).locator("span").all_text_contents() == wanted
-    page.locator("[data-panel=effects]").get_by_label("Head 0.0").first.click()
+        assert page.locator("[data-panel=ablation] tbody tr").nth(at).locator("span").all_text_contents() == wanted
+    page.locator("[data-panel=ablation]").get_by_label("Head 0.0").first.click()
     assert page.inner_text("[data-panel=head] h2") == "Head 0.0"
 
 
-def test_cells_are_coloured_by_what_is_lost(show, gated):
-    page = show(*gated, hash="#g=ablation&m=text_loss")
-    rows = single_heads(gated[1]).query("measure == 'text_loss'")
+def test_cells_are_coloured_by_the_effect_of_ablation(show, ablated):
+    page = show(*ablated, hash="#g=ablation&m=text_loss")
+    rows = single_heads(ablated[1]).query("measure == 'text_loss'")
     told = rows.query("counts == True")["against"]
     for name, number in (("worse", (told > 0).sum()), ("better", (told < 0).sum())):
         assert page.get_attribute(f"[data-figure=grid] path.{name}", "d").count("M") == number > 0
@@ -84,31 +84,11 @@ def test_cells_are_coloured_by_what_is_lost(show, gated):
     assert strongest[0].count("M") == 1
     page.hover("[data-figure=grid]", position={"x": 60, "y": 30})
     change = rows.query("layer == 0 and head == 0")["change"].item()
-    assert f"without it, loss on text: {signed(change)}" in page.inner_text(".tip")
-    page.get_by_label("What is measured without a head").select_option("binding_probability")
-    assert page.locator("[data-panel=grid] .hint").inner_text().startswith("What becomes of the probability")
+    assert f"ablating it changes loss on text by {signed(change)}" in page.inner_text(".tip")
+    page.get_by_label("Measure of the ablation").select_option("binding_probability")
+    assert page.locator("[data-panel=grid] .hint").inner_text().startswith("Change in probability")
     columns = table(saved(page, "Download The grid as CSV"))[0]
     assert float(columns["text_loss_change"]) == pytest.approx(change)
-
-
-def test_gates_find_the_profile_of_their_model(gated, run, refuse, tmp_path):
-    profile, gates = gated
-    profile.save(tmp_path / "profile")
-    gates.save(tmp_path / "gating")
-    Gating(gates.effects, gates.about | {"weights": "others"}).save(tmp_path / "other")
-    Gating(gates.effects.query("draw == draw"), gates.about).save(tmp_path / "draws")
-    code, _, err = run("report", tmp_path / "profile", tmp_path / "gating", "-o", tmp_path / "page.html")
-    assert code == 0, err
-    gates.save(tmp_path / "profile")  # one folder may hold both
-    assert run("report", tmp_path / "profile", "-o", tmp_path / "same.html")[0] == 0
-    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "same.html").read_bytes()
-    page = tmp_path / "not.html"
-    refuse("of another model", "report", tmp_path / "profile", tmp_path / "other", "-o", page)
-    refuse("of another model", "report", tmp_path / "gating", "-o", page)
-    refuse("--each-head", "report", tmp_path / "profile", tmp_path / "draws", "-o", page)
-    (tmp_path / "gating" / "gating.json").write_text("{}")
-    refuse("give the wherewhat gate command again", "report", tmp_path / "profile", tmp_path / "gating", "-o", page)
-    assert not page.exists()
 
 
 def test_lengths_are_drawn_as_the_tables_have_them(show):
@@ -121,21 +101,20 @@ def test_lengths_are_drawn_as_the_tables_have_them(show):
         assert (int(row["length"]), row["hops"]) == (wanted["length"], str(wanted["hops"] or "all"))
         for name, column in (("accuracy", "accuracy"), ("accuracy_low", "low"), ("accuracy_high", "high")):
             assert float(row[name]) == pytest.approx(wanted[column], abs=1e-6)
-    assert {row["length"]: row["published"] for row in rows if row["published"]} == {
-        "50": "0.88", "100": "0.74", "300": "0.47", "1000": "0.2"
-    }  # fmt: skip
-    assert page.get_attribute("[data-figure=lengths] .published path", "d").count("M") == 8  # all up to 1,000 tokens
-    looks = table(saved(page, "Download Where heads look as CSV"))
+    published = published_accuracy("number", (17, 20, 50, 100, 300, 1000))
+    assert {int(row["length"]): float(row["published"]) for row in rows if row["published"]} == published
+    assert page.get_attribute("[data-figure=lengths] .published path", "d").count("M") == len(published)
+    looks = table(saved(page, "Download Attention by length as CSV"))
     for row in looks:
         wanted = found.heads.query(f"length == {row['length']} and layer == {row['head'].split('.')[0]}").iloc[0]
         assert [float(row[name]) for name in ("self", "next", "later")] == pytest.approx(
             wanted[["self", "next", "later"]].tolist(), abs=1e-6
         )
-    losses = table(saved(page, "Download Where heads lose their token as CSV"))
+    losses = table(saved(page, "Download Length at which heads lose their token as CSV"))
     assert [row["measured"] for row in losses] == ["120", "", "40", "900"]
 
 
-def test_loss_lengths_stand_at_their_heights(show):
+def test_loss_lengths_are_drawn_at_their_heights(show):
     found = random_lengths()
     page = show(found)
     axis = page.locator("[data-figure=losses] .up .domain").bounding_box()
@@ -151,7 +130,7 @@ def test_loss_lengths_stand_at_their_heights(show):
             assert share == pytest.approx(np.log(tokens / 17) / np.log(1000 / 17), abs=0.01)
 
 
-def test_sharpened_lengths_say_so_and_predict_nothing(show):
+def test_sharpened_lengths_are_named_so_and_predict_nothing(show):
     found = random_lengths()
     found = replace(found, loss=found.loss.assign(predicted=math.nan), about=found.about | {"sharpened": True})
     page = show(found)
@@ -171,7 +150,7 @@ def test_lengths_answer_to_hover_keys_and_clicks(show):
     rows = found.accuracy.query("length == 50").to_dict("records")
     said = [f"{name} {100 * row['accuracy']:.0f} % ({row['low']:.2f} to {row['high']:.2f})"
             for name, row in zip(("all", "1 hop", "2 hops", "3 hops"), rows, strict=True)]  # fmt: skip
-    assert page.inner_text("[role=status]") == ", ".join(["50 tokens", *said, "published 88 %"])
+    assert page.inner_text("[role=status]") == ", ".join(["50 tokens", *said, "published 98 %"])
     page.hover("[data-figure=lengths]", position={"x": 50, "y": 100})
     assert page.inner_text(".tip").startswith("17 tokens")
     page.get_by_role("button", name="2 hops").click()
@@ -181,30 +160,16 @@ def test_lengths_answer_to_hover_keys_and_clicks(show):
     box = mark.bounding_box()
     page.mouse.move(box["x"] + 4, box["y"] + 40)
     assert page.locator(".tip div").all_text_contents()[:2] == [
-        "Head 2.0", "half is gone at: measured 40 tokens, predicted beyond all lengths"
+        "Head 2.0", "half is lost at: measured 40 tokens, predicted beyond the lengths measured"
     ]  # fmt: skip
-    for figure in ("looks", "losses", "plane", "grid"):
+    for figure in ("attention-by-length", "losses", "plane", "grid"):
         assert page.locator(f"[data-figure={figure}] .lit > *").count() == 1
     page.mouse.click(box["x"] + 4, box["y"] + 40)
     assert page.inner_text("[data-panel=head] h2") == "Head 2.0"
-    page.focus("[data-figure=looks]")
+    page.focus("[data-figure=attention-by-length]")
     page.keyboard.press("ArrowUp")
-    assert page.inner_text("[role=status]").startswith("Head 1.0: half of its attention on the next token is gone")
-    ends = page.locator("[data-figure=looks] .chosen .end")
+    assert page.inner_text("[role=status]").startswith("Head 1.0 loses half of its attention on the next token at: ")
+    ends = page.locator("[data-figure=attention-by-length] .chosen .end")
     assert ends.count() == 1  # measured beyond all lengths, predicted at 500
     page.get_by_role("button", name="later").click()
     assert ends.count() == 0
-
-
-def test_the_sentences_say_how_far_it_holds():
-    found = random_lengths()
-    found.accuracy["accuracy"] = 0.0
-    for hops, reach in ((0, 50), (1, 100), (2, 20), (3, 17)):
-        found.accuracy.loc[(found.accuracy["hops"] == hops) & (found.accuracy["length"] <= reach), "accuracy"] = 0.95
-    found.accuracy.loc[found.accuracy["length"] == 1000, "accuracy"] = 0.93  # comes back, but was lost before
-    assert length_sentences(found) == [
-        "Nine answers of ten are right up to 50 tokens; at 1,000 tokens 93 % are.",
-        "With one hop they are up to 100, with 3 hops up to 17.",
-        "3 of 4 heads lose half of their attention on the next token of the path within 1,000 tokens, the first at 40.",
-    ]
-    assert math.isinf(found.loss["measured"][1])

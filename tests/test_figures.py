@@ -13,12 +13,13 @@ import torch
 import wherewhat as ww
 from conftest import weights
 from synthetic import random_profile, random_series
+from wherewhat.display.style import WHAT, WHERE
 from wherewhat.errors import BadInput
-from wherewhat.report.figures import WHAT, WHERE
-from wherewhat.report.plots import FIGURES, OF_A_HEAD, OF_A_PROFILE, OF_LEARNING, plot
-from wherewhat.studies.demo import learning
-from wherewhat.studies.dynamics import Dynamics, purity_table
-from wherewhat.studies.profile_file import Profile
+from wherewhat.explorer.plots import FIGURES, OF_A_HEAD, OF_A_PROFILE, OF_DYNAMICS, plot
+from wherewhat.studies.dynamics.dynamics import Dynamics
+from wherewhat.studies.dynamics.measure import purity_table
+from wherewhat.studies.multihop.demo import learning
+from wherewhat.studies.profile.result import Profile
 
 COLOURS = {"positional": WHERE, "symbolic": WHAT}
 
@@ -195,13 +196,14 @@ def test_a_head_that_never_became_pure_has_no_bar(series: Dynamics) -> None:
     assert not plot(none, "purity").axes[0].patches
 
 
-@pytest.mark.parametrize("name", [*OF_A_PROFILE, *OF_A_HEAD, *OF_LEARNING])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*OF_A_PROFILE, *OF_A_HEAD, *OF_DYNAMICS])
 def test_files_are_vectors_and_the_same_twice(profile: Profile, series: Dynamics, name: str, tmp_path: Path) -> None:
     if name == "plane-projection":
         pytest.skip("needs the model of the profile: test_canonical.py")
     one, two = (tmp_path / f"{copy}.svg" for copy in ("one", "two"))
     for path in (one, two):
-        plot(series if name in OF_LEARNING else profile, name, path)
+        plot(series if name in OF_DYNAMICS else profile, name, path)
     assert one.read_bytes() == two.read_bytes()
     assert (b"<image" in one.read_bytes()) == (name in ("heatmaps", "use", "path"))  # bars of colours are pixels
 
@@ -216,15 +218,15 @@ def test_the_command_line(profile: Profile, series: Dynamics, run, refuse, tmp_p
     assert run("plot", "profile", "--figure", "swap", "--layer", 1, "--blocks", 2, 5, "-o", "swap.svg")[0] == 0
     assert (tmp_path / "swap.svg").is_file()
     for words, *arguments in (
-        ("figure plane shows a profile; of how heads learnt there are scores", "run", "--figure", "plane"),
-        ("figure purity shows how heads learnt; of a profile there are plane", "profile", "--figure", "purity"),
-        ("takes one series, got 2", "run", "run"),
+        ("figure plane shows a profile; figures of dynamics: scores", "run", "--figure", "plane"),
+        ("figure purity shows dynamics; figures of a profile: plane", "profile", "--figure", "purity"),
+        ("figure scores shows one result, got 2", "run", "run"),
         ("--layer does not apply to the figure plane", "profile", "--layer", 1),
         ("--blocks does not apply to the figure head", "profile", "--figure", "head", "--blocks", 1, 2),
         ("layers are 0 to 3", "profile", "--figure", "head", "--layer", 4),
         ("layer 3 has 2 heads", "profile", "--figure", "path", "--layer", 3, "--head", 2),
         ("has blocks 1 to 6", "profile", "--figure", "swap", "--blocks", 0, 2),
-        ("two that stand apart", "profile", "--figure", "swap", "--blocks", 2, 2),
+        ("choose two further apart", "profile", "--figure", "swap", "--blocks", 2, 2),
     ):
         refuse(words, "plot", *arguments)
     whole = Profile(profile.heads, profile.frequencies.head(0), profile.about | {"level": "prompt"}, {})

@@ -1,4 +1,4 @@
-"""A head of dimension D is D / 2 heads of two dimensions, one an angle."""
+"""A head of dimension D is a sum of D / 2 two-dimensional heads, one per angle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import wherewhat as ww
 from known_layers import alibi, known_layers, random_layer, spans, trace_of, window
 from wherewhat.core.frequency import frequency_logits, mean_frequency
-from wherewhat.core.scores import score_blocks
+from wherewhat.core.swaps import score_blocks
 
 
 @given(known_layers())
@@ -27,7 +27,7 @@ def test_the_logits_of_the_frequencies_add_up_to_the_heads(layer):
 
 
 @given(known_layers(longest=9), st.data(), st.sampled_from([1e-2, float("inf")]))
-def test_each_frequency_scores_as_a_head_of_its_own(layer, data, tau):
+def test_each_frequency_scores_as_a_separate_head(layer, data, tau):
     trace = trace_of(layer)
     blocks = data.draw(spans(trace.keys))
     pairs = len(blocks) * (len(blocks) - 1) // 2
@@ -41,7 +41,7 @@ def test_each_frequency_scores_as_a_head_of_its_own(layer, data, tau):
         assert torch.equal(result.left_out[:, 0, :, frequency], left_out.float())
 
 
-def test_a_frequency_in_float64_scores_as_swaps_done_by_hand():
+def test_a_frequency_in_float64_scores_as_with_explicit_swaps():
     layer = random_layer(planes=1, size=4.0, kv_heads=2)
     blocks = [(at, at + 1) for at in range(8)]
     result = score_blocks(layer.alone(0).placement(), torch.arange(8)[:, None], tau=1e-4)
@@ -52,7 +52,7 @@ def test_a_frequency_in_float64_scores_as_swaps_done_by_hand():
 
 @pytest.mark.parametrize("size", [0.2, 2.0, 20.0])
 @pytest.mark.parametrize("width", [1, 4])
-def test_frequencies_score_far_into_a_prompt_as_swaps_done_by_hand(size, width):
+def test_frequencies_at_far_positions_score_as_with_explicit_swaps(size, width):
     """Weak, gentle and steep logits, at positions where float32 rounds phases to a thousandth of a radian."""
     layer = random_layer(tokens=20_001, planes=2, size=size)
     blocks = [(at, at + width) for at in (100, 5_003, 9_998, 15_101, 19_777, 19_990)]
@@ -65,7 +65,7 @@ def test_frequencies_score_far_into_a_prompt_as_swaps_done_by_hand(size, width):
         assert_close(result.symbolic[:, 0, :, frequency].double(), symbolic, atol=tolerance, rtol=0)
 
 
-def test_what_does_not_turn_is_symbolic_and_comes_last():
+def test_non_rotary_dimensions_are_symbolic_and_come_last():
     result = ww.score_frequencies(trace_of(random_layer(planes=2, still=3, kv_heads=2)))
     assert result.symbolic.shape == (1, 1, 2, 3)
     assert_close(result.symbolic[..., -1], torch.ones(1, 1, 2))
@@ -96,7 +96,7 @@ def test_the_frequency_axis_of_a_mixed_trace_has_nan_where_a_layer_has_nothing()
     assert torch.equal(ww.score_frequencies(trace).symbolic[:, 1, :, 2], alone[:, 0, :, 0])
 
 
-def test_angles_measured_in_float64_stand_beside_stated_ones():
+def test_measured_float64_angles_can_be_mixed_with_stated_ones():
     stated = random_layer(0).captured()
     measured = replace(stated, rotation=replace(stated.rotation, angles=stated.rotation.angles.double()))
     trace = replace(trace_of(random_layer(0)), attention=(stated, measured))
@@ -106,7 +106,7 @@ def test_angles_measured_in_float64_stand_beside_stated_ones():
 
 
 @given(known_layers())
-def test_frequency_use_is_the_norm_and_the_maximum_over_the_keys_in_sight(layer):
+def test_frequency_use_is_the_norm_and_the_maximum_over_visible_keys(layer):
     use = ww.frequency_use(trace_of(layer))
     for frequency in range(use.norm.shape[-1]):
         logits = replace(layer.alone(frequency), bias=None).logits()[..., :-1]
@@ -117,7 +117,7 @@ def test_frequency_use_is_the_norm_and_the_maximum_over_the_keys_in_sight(layer)
 
 
 @pytest.mark.parametrize("bias", [alibi(2, 9), window(9, 4)])
-def test_a_frequency_alone_knows_windows_but_no_slope(bias):
+def test_a_single_frequency_keeps_windows_but_drops_slopes(bias):
     layer = random_layer(kv_heads=2, bias=bias, softcap=1.0, sinks=torch.ones(2).double())
     alone = trace_of(layer).placements(0).by_frequency()
     assert alone.softcap is None
@@ -142,7 +142,7 @@ def test_the_mean_frequency_weighs_ids_with_the_positive_maximum(maximum, freque
     assert mean_frequency(torch.tensor(maximum)).item() == frequency
 
 
-def test_the_mean_frequency_has_one_value_a_head():
+def test_the_mean_frequency_has_one_value_per_head():
     maximum = torch.rand(2, 3, 4, 8)
     ids = torch.arange(1, 9)
     expected = ((maximum * ids).sum(-1) / maximum.sum(-1)).round()

@@ -1,4 +1,4 @@
-"""A gate takes away exactly what it names, on every kind of architecture, and leaves the model as it found it."""
+"""A gate removes exactly what it names, on every kind of architecture, and restores the model afterwards."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import wherewhat as ww
 from tiny import tiny_model
-from wherewhat.capture.gate import mean_outputs
-from wherewhat.capture.hook import gates, implementation
 from wherewhat.core.bands import band
 from wherewhat.core.frequency import frequency_logits
 from wherewhat.lab import Shape, Transformer
+from wherewhat.tracing.gate import mean_outputs
+from wherewhat.tracing.hook import gates, implementation
 
-# Grouped keys, soft-capping, interleaved, latent attention, sinks, partial rotary at the front, layers without
-# rotation, a window, no rotation at all, and the families with a way in of their own.
+# Grouped keys, soft-capping, interleaved planes, latent attention, sinks, partial rotary embeddings, layers without
+# rotation, a window, no rotation at all, and the families with their own attention code.
 FAMILIES = (
     "llama", "gemma2", "gptj", "deepseek_v3", "gpt_oss", "gpt_neox", "glm", "phi", "smollm3", "mistral", "cohere",
     "falcon", "bloom", "mpt", "gpt2", "diffllama",
@@ -56,7 +56,7 @@ def own_rows(model: PreTrainedModel, ids: Tensor) -> list[Tensor]:
 
 
 def parts(model: PreTrainedModel, ids: Tensor, layer: int) -> tuple[dict[int, Tensor], ww.Trace]:
-    """The logits (B, H, T) that every frequency of a layer has by itself, from the ungated model."""
+    """The contribution (B, H, T) of every frequency of a layer to the logits, from the model without a gate."""
     trace = ww.capture(model, ids)
     turning = len(trace.attention[layer].rotation.turning)
     alone = frequency_logits(trace.placements(layer)).unbind(2)
@@ -71,7 +71,7 @@ def raw_logits(trace: ww.Trace, layer: int) -> Tensor:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_gating_nothing_changes_no_bit(name: str) -> None:
+def test_an_empty_gate_changes_no_bit(name: str) -> None:
     model = model_of(name)
     plain = logits(model)
     with ww.gate(model):
@@ -115,8 +115,8 @@ def test_the_logits_of_frequencies_add_up(name: str) -> None:
 
 
 @contextmanager
-def unturned(model: PreTrainedModel, slowest: int) -> Iterator[PreTrainedModel]:
-    """A copy whose slowest planes do not turn, in its own tables of angles: p-RoPE."""
+def without_rotation(model: PreTrainedModel, slowest: int) -> Iterator[PreTrainedModel]:
+    """A copy in which the angles of the slowest planes are 0: p-RoPE."""
     copy, found = deepcopy(model), 0
     for module in copy.modules():
         for key, table in module.named_buffers(recurse=False):
@@ -137,15 +137,15 @@ ROTARY = {"llama": 8, "gemma2": 8, "gptj": 4, "deepseek_v3": 4, "gpt_neox": 2, "
 @pytest.mark.parametrize("name", ROTARY)
 def test_the_slowest_frequencies_frozen_are_p_rope(name: str) -> None:
     model, frozen = model_of(name), ROTARY[name] // 2
-    with unturned(model, frozen) as other, ww.gate(model, freeze=[(None, None, f"slowest {frozen}")]):
+    with without_rotation(model, frozen) as other, ww.gate(model, freeze=[(None, None, f"slowest {frozen}")]):
         assert torch.allclose(logits(model), logits(other), atol=3e-5)
     assert not torch.allclose(logits(model), logits(other), atol=1e-2)
 
 
-def test_a_frequency_frozen_in_one_head_stays_alive_in_those_that_share_its_keys() -> None:
+def test_a_frequency_frozen_in_one_head_is_not_frozen_in_heads_that_share_its_keys() -> None:
     model, ids = model_of("llama"), prompt()
     plain = own_rows(model, ids)[0]
-    with unturned(model, 5) as other:
+    with without_rotation(model, 5) as other:
         still = own_rows(other, ids)[0]
     with ww.gate(model, freeze=[(0, 1, "slowest 5")]):
         rows, shown = own_rows(model, ids)[0], logits(model)
@@ -161,7 +161,7 @@ def test_freezing_holds_with_a_cache_padding_and_any_positions() -> None:
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), ids], 1)
     mask = (torch.arange(28) >= 3).long().expand(2, -1)
     places = torch.stack([torch.arange(25) * 2, torch.arange(25) // 2])
-    with unturned(model, 4) as other:
+    with without_rotation(model, 4) as other:
         expected, spread = other.generate(ids, max_new_tokens=12, do_sample=False), logits(other, position_ids=places)
     choice = [(None, None, "slowest half")]
     with ww.gate(model, freeze=choice):
@@ -175,8 +175,8 @@ def test_freezing_holds_with_a_cache_padding_and_any_positions() -> None:
             logits(model, past_key_values=StaticCache(model.config, max_cache_len=64))
 
 
-def test_a_capture_within_a_gate_meets_the_gated_model() -> None:
-    """Frozen planes are found frozen by the self-check of the gated model."""
+def test_a_capture_within_a_gate_sees_the_gated_model() -> None:
+    """The self-check of the gated model finds that the frozen planes do not rotate."""
     model, ids = model_of("llama"), prompt()
     with ww.gate(model, freeze=[(None, None, "slowest half")]):
         trace = ww.capture(model, ids)
@@ -193,8 +193,8 @@ def projection_of(model: PreTrainedModel, layer: int) -> nn.Module:
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gptj", "deepseek_v3", "falcon", "bloom", "mpt", "gpt_neox"])
 @pytest.mark.parametrize("kind", ["zero", "mean"])
-def test_an_ablated_head_puts_out_zero_or_its_mean(name: str, kind: str) -> None:
-    """Against the input of the output projection changed by hand."""
+def test_an_ablated_head_outputs_zero_or_its_mean(name: str, kind: str) -> None:
+    """Against a run in which the input of the output projection is changed by hand."""
     model, other, layer, head = model_of(name), prompt(17, seed=5), 1, 2
     projection, seen = projection_of(model, layer), []
     handle = projection.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
@@ -222,7 +222,7 @@ def test_an_ablated_head_puts_out_zero_or_its_mean(name: str, kind: str) -> None
 
 
 def state(model: PreTrainedModel) -> tuple[object, ...]:
-    """All that a gate touches."""
+    """Everything that a gate touches."""
     hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
     patched = "get_interface" in vars(ALL_ATTENTION_FUNCTIONS) or any("_attn" in vars(m) for m in model.modules())
     return hooks, patched, len(gates), model.config._attn_implementation, logits(model).tolist()
@@ -249,13 +249,13 @@ def test_the_model_is_restored_whatever_happens(name: str) -> None:
     one, other = steps(), steps()
     dropped = next(one)
     assert torch.equal(next(other), dropped)
-    one.close()  # the first to come is the first to go
+    one.close()  # the first gate to open is the first to close
     assert torch.equal(next(other), dropped)
     other.close()
     assert state(model) == before
 
 
-def test_nested_gates_take_away_what_any_of_them_does() -> None:
+def test_nested_gates_combine() -> None:
     model = model_of("llama")
     with ww.gate(model, drop=[(0, 1, 3), (2, None, 1)], freeze=[(1, 0, 2)], ablate=[(3, 3)]):
         together = logits(model)
@@ -268,7 +268,7 @@ def test_nested_gates_take_away_what_any_of_them_does() -> None:
         assert torch.equal(logits(model), outer)
 
 
-def test_two_models_are_gated_apart() -> None:
+def test_two_models_are_gated_independently() -> None:
     one, other = model_of("llama"), model_of("mistral")
     plain = logits(other)
     with ww.gate(one, ablate=[(0, 0)]):
@@ -285,7 +285,7 @@ def test_gradients_and_training_pass_through_a_gate() -> None:
         assert model.training
         model(input_ids=prompt()).logits.sum().backward()
     rows = model.model.layers[0].self_attn.q_proj.weight.grad.unflatten(0, (4, 2, 8)).abs().sum((0, 1, 3))
-    assert (rows[:4] == 0).all()  # the planes of dimensions 0-3 and 8-11 had no part in it
+    assert (rows[:4] == 0).all()  # the planes of dimensions 0-3 and 8-11 were dropped
     assert (rows[4:] > 0).all()
 
 
@@ -297,7 +297,7 @@ def lab_model() -> Transformer:
     return model
 
 
-def test_lab_models_are_gated_alike() -> None:
+def test_models_of_the_lab_can_be_gated_too() -> None:
     model, ids = lab_model(), prompt()
     plain, alone = logits(model), frequency_logits(ww.capture(model, ids).placements(1))
     with ww.gate(model):
@@ -327,18 +327,18 @@ def test_lab_models_are_gated_alike() -> None:
         ({"freeze": [(0, 1, 0)]}, "frequency 0: layer 0 has the frequency IDs 1 to 8"),
         ({"drop": [(None, None, "slowest 0")]}, "band 'slowest 0' is empty: there are 8 frequencies"),
         ({"drop": [(None, None, "fastest dozen")]}, "no band 'fastest dozen'"),
-        ({"ablate": [(0, 1, 2)]}, "a head is ablated as a whole"),
+        ({"ablate": [(0, 1, 2)]}, "heads are ablated as a whole"),
         ({"drop": [(0, 1, 2, 3)]}, "a choice is"),
     ],
 )
-def test_a_choice_that_chooses_nothing_is_refused(choices: dict[str, Any], words: str) -> None:
+def test_a_choice_that_selects_nothing_is_refused(choices: dict[str, Any], words: str) -> None:
     model = model_of("llama")
     with pytest.raises(ww.BadInput, match=words), ww.gate(model, **choices):
         pass
     assert not gates
 
 
-def test_bands_share_the_planes_out() -> None:
+def test_bands_partition_the_planes() -> None:
     for planes in (1, 3, 8, 31, 64):
         for part, names in {"third": ("fastest", "middle", "slowest"), "half": ("first", "last")}.items():
             ids = [one for name in names for one in (band(f"{name} {part}", planes) if planes > 2 else ())]
@@ -348,7 +348,7 @@ def test_bands_share_the_planes_out() -> None:
 def test_angles_that_depend_on_the_length_are_dropped_but_not_frozen() -> None:
     dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
     model = tiny_model("llama", num_hidden_layers=2, rope_parameters=dynamic, max_position_embeddings=32)
-    with pytest.raises(ww.NotMeasurable, match="dropped, not frozen"), ww.gate(model, freeze=[ALL]):
+    with pytest.raises(ww.NotMeasurable, match="dropped, but not frozen"), ww.gate(model, freeze=[ALL]):
         pass
     with ww.gate(model, drop=[(None, None, "fastest quarter")]):
         logits(model)

@@ -9,9 +9,9 @@ import torch
 
 import wherewhat as ww
 from wherewhat.core.discrepancy import index_worst, retrieval_worst
-from wherewhat.report.geometry_figures import discrepancy_figure, geometry_figure
-from wherewhat.studies.discrepancies import INDEX_ANGLE, RETRIEVAL_ANGLE, discrepancy_curves
-from wherewhat.studies.geometry import geometry, slope_of_phases
+from wherewhat.studies.multihop.figures import discrepancy_figure, geometry_figure
+from wherewhat.studies.multihop.geometry import geometry, slope_of_phases
+from wherewhat.studies.theorems.discrepancy import INDEX_ANGLE, RETRIEVAL_ANGLE, discrepancy_curves
 from wherewhat.tasks import Letter, Number
 from wherewhat.theory.constructions import t_index, t_retrieval
 
@@ -46,6 +46,7 @@ def test_the_slope_of_noisy_phases(slope: float) -> None:
     assert float(fan[0]) == pytest.approx(math.exp(-(0.3**2) / 2), abs=0.03)  # the resultant of normal noise
 
 
+@pytest.mark.slow
 def test_the_trained_models_hold_keys_and_queries_as_published() -> None:
     """Number: aligned keys and a fan in the positional layers 1 to 3; nothing like it in letter."""
     number = geometry(ww.embedded("number"), Number().sample(200))
@@ -64,6 +65,7 @@ def test_the_trained_models_hold_keys_and_queries_as_published() -> None:
     assert drawn.get_xdata().tolist() == number.heads["mean_frequency"].tolist()
 
 
+@pytest.mark.slow
 def test_heads_really_run_meet_the_worst_case_at_every_length() -> None:
     curves = discrepancy_curves([3, 8, 9, 10, 24, 100, 5000])
     assert (curves["smallest"] <= curves["bound"] + 1e-12).all()

@@ -17,7 +17,7 @@ from huggingface_hub import hf_hub_download
 import revisions as made
 from conftest import weights
 from stand_in_hub import StandInHub, commit_of
-from wherewhat.studies.revisions import find_revisions
+from wherewhat.studies.dynamics.revisions import find_revisions
 
 NAMES = [f"step{step}" for step in (0, 4, 8, 16)]
 Refuse = Callable[..., None]
@@ -56,6 +56,7 @@ def weight_files(folder: Path) -> list[Path]:
     ]
 
 
+@pytest.mark.slow
 def test_a_series_that_was_killed_goes_on_and_leaves_no_weights(hub: StandInHub, folders: Path, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
     mine = hf_hub_download(
@@ -117,9 +118,9 @@ def test_repeated_weights_are_refused_before_their_download(
 
 def test_what_the_hub_does_not_have(hub: StandInHub, monkeypatch: pytest.MonkeyPatch, refuse: Refuse) -> None:
     asked = ("dynamics", "owner/tiny", "--revisions")
-    refuse("no revision matches 'ckpt.': there are main, step0, step4, step8, step16$", *asked, "ckpt*")
-    refuse("owner/none: no such folder, and no model at http.* that you may read", "dynamics", "owner/none",
+    refuse("no revision matches 'ckpt.'; found main, step0, step4, step8, step16$", *asked, "ckpt*")
+    refuse("owner/none: no such folder, and no accessible model at http.*", "dynamics", "owner/none",
            "--revisions", "*")  # fmt: skip
-    refuse("a/b/c: no such folder, and no model", "dynamics", "a/b/c", "--revisions", "*")
+    refuse("a/b/c: no such folder, and no accessible model", "dynamics", "a/b/c", "--revisions", "*")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     refuse("no connection to http://127.0.0.1:9", *asked, "step*")

@@ -17,7 +17,7 @@ from transformers import GPTJConfig, GPTJForCausalLM
 
 import wherewhat as ww
 from wherewhat.errors import BadInput
-from wherewhat.lab import Recipe, Shape, Transformer, from_gptj, to_gptj, train
+from wherewhat.lab import Recipe, Shape, Transformer, from_gptj, to_gptj, train_model
 from wherewhat.lab.train import Dropout, accuracy_by_hops
 from wherewhat.tasks import TASKS, Number
 
@@ -62,7 +62,7 @@ def test_import_of_a_gptj_made_by_hugging_face(tmp_path: Path) -> None:
 
 def test_what_gptj_cannot_say_is_refused() -> None:
     for shape in (Shape(41, 2, still_from=1), Shape(41, 2, base=500.0), Shape(41, 2, angles=(0.8,))):
-        with pytest.raises(BadInput, match="GPT-J knows only"):
+        with pytest.raises(BadInput, match="GPT-J supports only"):
             to_gptj(Transformer(shape))
 
 
@@ -154,13 +154,13 @@ def test_schedules() -> None:
 
 def test_one_step_is_what_torch_would_do() -> None:
     """A step without dropout, against the exported GPT-J trained by torch's own AdamW."""
-    from wherewhat.lab.train import Run
+    from wherewhat.lab.train import Trainer
 
     sequences = Number().sample(64)
     model = Transformer(Shape(137, layers=2), seed=1)
     theirs = to_gptj(model, dropout=0.0).train()
     recipe = Recipe(steps=10, warmup=1, dropout=0.0)
-    run = Run(model, recipe, Path("unused"))
+    run = Trainer(model, recipe, Path("unused"))
     run.step = 1
     run.learn(sequences.tokens, sequences.answers)
     decayed = [value for value in theirs.parameters() if value.dim() > 1]
@@ -183,14 +183,15 @@ def test_one_step_is_what_torch_would_do() -> None:
 KILLABLE = """
 import sys, torch
 torch.set_num_threads(1)
-from wherewhat.lab import Recipe, Shape, train
+from wherewhat.lab import Recipe, Shape, train_model
 from wherewhat.tasks import Number
 task = Number()
-train(Shape(137, layers=2), task.sample(2000), task.sample(80, 1), Recipe(steps=120, warmup=10), sys.argv[1],
-      save_at=range(0, 121, 20))
+train_model(Shape(137, layers=2), task.sample(2000), task.sample(80, 1), Recipe(steps=120, warmup=10), sys.argv[1],
+            save_at=range(0, 121, 20))
 """
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path) -> None:
     def start(folder: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", KILLABLE, str(tmp_path / folder)])
@@ -218,11 +219,12 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Pat
 def test_another_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     task = Number()
     some = task.sample(64)
-    train(Shape(137, layers=1), some, some, Recipe(steps=1), tmp_path)
-    with pytest.raises(BadInput, match="another run"):
-        train(Shape(137, layers=1), some, some, Recipe(steps=2), tmp_path)
+    train_model(Shape(137, layers=1), some, some, Recipe(steps=1), tmp_path)
+    with pytest.raises(BadInput, match="a run with other settings"):
+        train_model(Shape(137, layers=1), some, some, Recipe(steps=2), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["number", "letter"])
 def test_embedded_models_do_their_task(name: str) -> None:
     """On 2,000 of the test sequences, none of which was trained on."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pandas as pd
+import pytest
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_once_and_watched_once(run, refuse, tmp_path):
     short = ("--steps", 4, "--every", 2, "--warmup", 1, "--batch", 8)
     code, out, _ = run("train", "letter", "-o", tmp_path, *short, "--json")
@@ -15,9 +17,9 @@ def test_a_run_is_trained_once_and_watched_once(run, refuse, tmp_path):
     state = (tmp_path / "state.safetensors").read_bytes()
     code, out, _ = run("train", "letter", "-o", tmp_path, *short)
     assert code == 0
-    assert "accuracy of 1, 2, 3, 4 hops" in out
+    assert "accuracy for 1, 2, 3, 4 hops" in out
     assert (tmp_path / "state.safetensors").read_bytes() == state
-    refuse("holds another run", "train", "number", "-o", tmp_path, *short)
+    refuse("holds a run with other settings", "train", "number", "-o", tmp_path, *short)
     code, out, _ = run("dynamics", tmp_path, "--prompts", 12, "--hop-positions")
     assert code == 0
     assert "letter: 3 checkpoints to step 4" in out

@@ -1,4 +1,4 @@
-"""The example notebook runs from a model to a figure, and results show themselves as the explorer."""
+"""The example notebook runs from a model to a figure, and notebooks show results as the explorer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 
 from synthetic import random_profile, random_series
-from wherewhat.report.explorer import explorer_html
-from wherewhat.studies.profile_file import Profile
+from wherewhat.explorer.page import explorer_html
+from wherewhat.studies.profile.result import Profile
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "explore.ipynb"
 HOSTILE = "</iframe><script>alert(1)</script>\" onload='alert(2)' &quot;"
@@ -25,10 +26,11 @@ def elements(html: str) -> list[tuple[str, dict[str, str | None]]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_example_runs_and_shows_the_explorer_and_figures(tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as all tests: threads that wait would only be in the way
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as in all tests
     notebook = nbformat.read(EXAMPLE, as_version=4)
-    assert all(not cell.outputs for cell in notebook.cells if cell.cell_type == "code")  # kept without its pages
+    assert all(not cell.outputs for cell in notebook.cells if cell.cell_type == "code")  # committed without outputs
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     _, heads, page, *figures = (output.data for output in outputs if output.output_type == "execute_result")
@@ -41,7 +43,7 @@ def test_the_example_runs_and_shows_the_explorer_and_figures(tmp_path, monkeypat
     assert (tmp_path / "plane.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_results_show_themselves_as_the_explorer_and_whatever_they_say_stays_inside_its_frame():
+def test_notebooks_show_results_as_the_explorer_and_hostile_text_stays_inside_its_frame():
     made = random_profile(2, 2, 3, blocks=4)
     prompt = made.about["prompts"][0] | {"tokens": [HOSTILE] * 18, "text": HOSTILE, "labels": [HOSTILE] * 4}
     hostile = Profile(made.heads, made.frequencies, made.about | {"model": HOSTILE, "prompts": [prompt]}, made.tensors)

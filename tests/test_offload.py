@@ -1,4 +1,4 @@
-"""Models larger than the memory at hand: accelerate keeps weights until their layer runs, and all else is the same."""
+"""Models larger than the available memory: accelerate loads weights when their layer runs; results do not change."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from transformers import PreTrainedModel
 import wherewhat as ww
 from conftest import weights
 from tiny import tiny_model
-from wherewhat.capture.check import certify
-from wherewhat.capture.offload import read_device_map
 from wherewhat.errors import BadInput
 from wherewhat.prompts import Prompt
-from wherewhat.studies.doctor import doctor
-from wherewhat.studies.profile import model_hash, weights_hash
+from wherewhat.studies.doctor.doctor import doctor
+from wherewhat.tracing.fingerprint import model_hash, weights_hash
+from wherewhat.tracing.offload import read_device_map
+from wherewhat.tracing.self_check import certify
 
 PROMPTS = [Prompt(tuple(range(3 + at, 43 + at)), ((2, 10), (10, 18), (18, 26)), answer=5) for at in range(2)]
 MIXED = {"model.embed_tokens": "cpu", "lm_head": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu"} | {
@@ -27,7 +27,7 @@ MIXED = {"model.embed_tokens": "cpu", "lm_head": "cpu", "model.norm": "cpu", "mo
 
 
 def offloaded(way: str, folder: Path) -> PreTrainedModel:
-    """The small model of stories with weights kept elsewhere, in one of the ways there are."""
+    """stories260K with its weights offloaded in the given way."""
     path = weights("stories260K")
     if way == "cpu":
         return cpu_offload(ww.load(path), execution_device=torch.device("cpu"))
@@ -43,7 +43,7 @@ def away(model: PreTrainedModel) -> int:
 
 
 @pytest.mark.parametrize("way", ["cpu", "disk", "memory in part, disk in part", "auto"])
-def test_what_is_measured_is_the_same(way: str, stories260k: PreTrainedModel, tmp_path: Path) -> None:
+def test_offloading_does_not_change_the_scores(way: str, stories260k: PreTrainedModel, tmp_path: Path) -> None:
     model = offloaded(way, tmp_path)
     before = away(model)
     assert before > 9
@@ -60,8 +60,9 @@ def test_what_is_measured_is_the_same(way: str, stories260k: PreTrainedModel, tm
     assert away(model) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gptj", "falcon", "bloom", "gemma3_text", "qwen3", "hunyuan_v1_dense", "zamba2"])
-def test_families_with_ways_of_their_own(family: str) -> None:
+def test_offloaded_families_score_the_same(family: str) -> None:
     ids, blocks = torch.arange(20, 44)[None], [(14, 17), (17, 20), (20, 23)]  # inside all windows
     plain = tiny_model(family)
     model = cpu_offload(tiny_model(family), execution_device=torch.device("cpu"))
@@ -75,7 +76,8 @@ def test_families_with_ways_of_their_own(family: str) -> None:
         assert torch.equal(ww.score(one, blocks).positional, ww.score(other, blocks).positional)
 
 
-def test_no_more_weights_than_those_of_one_module_are_there_at_a_time(tmp_path: Path) -> None:
+@pytest.mark.weights
+def test_the_weights_of_only_one_module_are_in_memory_at_a_time(tmp_path: Path) -> None:
     model = disk_offload(ww.load(weights("stories260K")), str(tmp_path), execution_device=torch.device("cpu"))
     there: list[int] = []
 
@@ -86,11 +88,11 @@ def test_no_more_weights_than_those_of_one_module_are_there_at_a_time(tmp_path: 
         module.register_forward_pre_hook(look)
         module.register_forward_hook(look)
     ww.capture(model, torch.tensor([PROMPTS[0].ids]))
-    assert max(there) == 0  # hooks run around the one that brings the weights: all others were away each time
+    assert max(there) == 0  # our hooks run outside the hook that loads the weights, so no weights were loaded
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_a_capture_holds_the_keys_and_one_query_a_head(stories260k: PreTrainedModel, kind: torch.dtype) -> None:
+def test_a_capture_holds_the_keys_and_one_query_per_head(stories260k: PreTrainedModel, kind: torch.dtype) -> None:
     model = ww.load(weights("stories260K"), dtype=kind)
     trace = ww.capture(model, torch.tensor([PROMPTS[0].ids]))
     held = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for layer in trace.attention
@@ -102,8 +104,8 @@ def test_a_capture_holds_the_keys_and_one_query_a_head(stories260k: PreTrainedMo
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
-def test_half_precision_tells_how_far_it_is_off(kind: str, stories260k: PreTrainedModel) -> None:
-    """Offloaded or not, the same; and as far from float32 as the self-check lets one expect."""
+def test_half_precision_reports_its_deviation(kind: str, stories260k: PreTrainedModel) -> None:
+    """Equal with and without offloading, and within the deviation from float32 that the self-check suggests."""
     plain = ww.load(weights("stories260K"), dtype=kind)
     model = ww.load(weights("stories260K"), dtype=kind, device_map="auto:cpu=200KB")
     assert away(model) > 9
@@ -115,13 +117,15 @@ def test_half_precision_tells_how_far_it_is_off(kind: str, stories260k: PreTrain
     assert (one.heads["positional"] - whole.heads["positional"]).abs().median() < 0.02
 
 
+@pytest.mark.slow
+@pytest.mark.weights
 def test_the_command_line(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    """What every command says is the same; one that ran in half precision is told apart."""
+    """The output of every command is the same; a profile in half precision counts as different."""
     path, few = weights("stories260K"), ("--pairs", 8, "--samples", 2)
     commands = {
         "profile": few,
         "doctor": (),
-        "gate": ("--profile", tmp_path / "profile-plain", "--ablate", "1.2", "--draws", 2, *few),
+        "ablate": ("--profile", tmp_path / "profile-plain", "--ablate", "1.2", "--draws", 2, *few),
         "dynamics": ("--prompts", 1, "--pairs", 8),
     }
     for command, options in commands.items():
@@ -134,7 +138,7 @@ def test_the_command_line(run: Callable[..., tuple[int, str, str]], tmp_path: Pa
         assert told[0] == told[1], command
 
 
-def test_limits_that_cannot_be_read() -> None:
+def test_invalid_limits_are_refused() -> None:
     assert read_device_map("auto:0=20GiB,cpu=1.5GB")["max_memory"] == {0: "20GiB", "cpu": "1.5GB"}
     assert read_device_map("sequential") == {"device_map": "sequential"}
     for wrong in ("auto:cpu", "auto:cpu=lots", "auto:cpu=1GB,"):

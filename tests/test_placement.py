@@ -68,7 +68,7 @@ def test_a_window_and_a_slope_belong_to_their_query():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_captures_in_half_precision_are_measured_in_float32(dtype):
+def test_half_precision_captures_are_measured_in_float32(dtype):
     layer = random_layer(tokens=12, kv_heads=2, groups=2, size=2.0)
     trace = trace_of(layer, dtype=dtype)
     assert trace.placement(0, 0).dtype == torch.float32

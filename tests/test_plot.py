@@ -1,4 +1,4 @@
-"""Figures show the numbers of the profile, all of them, and nothing else; the same profile gives the same bytes."""
+"""Figures show all numbers of the profile and nothing else; the same profile gives the same bytes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import pytest
 from matplotlib.image import imread
 from matplotlib.text import Annotation, Text
 
+from synthetic import random_atlas
 from wherewhat import cli
 from wherewhat.core.kinds import kind
 from wherewhat.errors import BadInput
-from wherewhat.report.plots import plot
-from wherewhat.studies.profile import Profile
+from wherewhat.explorer.plots import plot
+from wherewhat.studies.profile.profile import Profile
 
 DRAWN = ("plane", "heatmaps", "frequencies", "layers")
 
 
 def made_up_profile(layers: int = 4, heads: int = 6, planes: int = 5, seed: int = 0) -> Profile:
-    """Random numbers; the last layer has a head less than the others, as some models do."""
+    """Random numbers; the last layer has one head fewer than the others, as in some models."""
     draws = np.random.default_rng(seed)
     places = [(layer, head) for layer in range(layers) for head in range(heads - (layer == layers - 1))]
     table = pd.DataFrame(places, columns=["layer", "head"])
@@ -63,7 +64,7 @@ def test_every_head_is_a_dot_at_its_scores_with_the_colour_of_its_layer_and_the_
     assert (np.diff(drawn.get_sizes()[order]) < 0).all()
 
 
-def test_the_plane_says_r_and_the_number_of_heads_and_names_the_purest_heads(profile: Profile) -> None:
+def test_the_plane_states_r_and_the_number_of_heads_and_names_the_purest_heads(profile: Profile) -> None:
     axes = plot(profile, "plane").axes[0]
     said, heads = [text.get_text() for text in axes.texts], profile.heads
     r = np.cov(heads["positional"], heads["symbolic"])[0, 1] / heads["positional"].std() / heads["symbolic"].std()
@@ -74,7 +75,7 @@ def test_the_plane_says_r_and_the_number_of_heads_and_names_the_purest_heads(pro
 
 
 def test_names_of_heads_do_not_overlap() -> None:
-    """Also where all heads sit on one spot."""
+    """Even if all heads are at the same spot."""
     crowded = made_up_profile(seed=1)
     crowded.heads["positional"] = 0.5 + crowded.heads["positional"] * 1e-2
     crowded.heads["symbolic"] = 0.5 + crowded.heads["symbolic"] * 1e-2
@@ -87,7 +88,8 @@ def test_names_of_heads_do_not_overlap() -> None:
         assert not any(one.overlaps(other) for other in extents[at + 1 :])
 
 
-def test_several_profiles_stand_side_by_side(profile: Profile) -> None:
+@pytest.mark.slow
+def test_several_profiles_are_drawn_side_by_side(profile: Profile) -> None:
     other = made_up_profile(seed=2)
     planes = [axes for axes in plot([profile, other], "plane").axes if axes.get_title("left")]
     assert [axes.get_title("left") for axes in planes] == ["made-up-0", "made-up-2"]
@@ -119,10 +121,11 @@ def test_lines_are_medians_and_bars_the_mean_use(profile: Profile, name: str, by
         np.testing.assert_allclose(heights, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"), [("plane", "pdf"), ("plane", "svg"), *((name, "png") for name in DRAWN), ("layers", "pdf")]
 )
-def test_files_open_and_are_the_same_twice(profile: Profile, name: str, kind: str, tmp_path: Path) -> None:
+def test_files_open_and_are_reproducible(profile: Profile, name: str, kind: str, tmp_path: Path) -> None:
     for copy in ("one", "two"):
         plot(profile, name, tmp_path / f"{copy}.{kind}")
     content = (tmp_path / f"one.{kind}").read_bytes()
@@ -132,12 +135,25 @@ def test_files_open_and_are_the_same_twice(profile: Profile, name: str, kind: st
         assert imread(tmp_path / "one.png").std() > 0.05  # something is drawn
 
 
-def test_a_model_that_does_not_rotate_has_no_frequencies(profile: Profile) -> None:
+def test_a_model_without_rotation_has_no_frequencies(profile: Profile) -> None:
     still = Profile(profile.heads, profile.frequencies.query("frequency == 0"), profile.about, {})
     with pytest.raises(BadInput, match="frequencies to draw"):
         plot(still, "frequencies")
 
 
+@pytest.mark.slow
+def test_the_figure_of_an_atlas_holds_every_head(tmp_path: Path) -> None:
+    atlas = random_atlas(5, 6, 4, families=2)
+    for name in ("a.png", "b.png"):
+        figure = plot(atlas, "atlas", tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    dots = [found for axes in figure.axes for found in axes.collections if found.get_gid() == "heads"]
+    drawn = np.concatenate([np.asarray(one.get_offsets()) for one in dots])
+    wanted = atlas.heads[["positional", "symbolic"]].to_numpy()
+    assert np.array_equal(drawn[np.lexsort(drawn.T)], wanted[np.lexsort(wanted.T)])
+
+
+@pytest.mark.slow
 def test_the_command_line(
     profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

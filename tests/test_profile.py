@@ -22,14 +22,15 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 import wherewhat as ww
 from conftest import weights
 from tiny import tiny_model
+from wherewhat.cells.cells import cell_hash, run_cells
 from wherewhat.core.placement import Placement
 from wherewhat.errors import BadInput, NotMeasurable
 from wherewhat.prompts import Prompt, binding
-from wherewhat.studies.cells import cell_hash, run_cells
-from wherewhat.studies.headlines import SINK, by_position, pearson, sinks, warnings
-from wherewhat.studies.measurements import merged_log_mass, other_blocks, signature_cell
-from wherewhat.studies.profile import profile
-from wherewhat.studies.profile_file import FILES, Profile
+from wherewhat.studies.profile.cell import merged_log_mass, other_blocks, signature_cell
+from wherewhat.studies.profile.profile import profile
+from wherewhat.studies.profile.result import Profile
+from wherewhat.studies.profile.summary import SINK, by_position, sinks, warnings
+from wherewhat.studies.stats import pearson
 
 COLUMNS = """layer head kv_head kind positional positional_low positional_high symbolic symbolic_low symbolic_high
 entropy variance exclusion_bound positional_without_first symbolic_without_first mean_frequency previous_token induction
@@ -88,13 +89,13 @@ def test_answers_are_judged(made, stories15m, prompts):
 def test_two_runs_give_the_same_bytes_and_load_gives_it_back(stories15m, prompts, tmp_path):
     for name in ("one", "two"):
         profile(stories15m, prompts, folder=tmp_path / name)
-    for file in FILES[1:]:
+    for file in Profile.files()[:-1]:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     again = Profile.load(tmp_path / "one")
     assert again.heads.equals(profile(stories15m, prompts).heads)
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", Profile.files())
 def test_a_damaged_file_is_named(stories15m, prompts, tmp_path, file):
     profile(stories15m, prompts[:1], folder=tmp_path)
     data = bytearray((tmp_path / file).read_bytes())
@@ -131,8 +132,8 @@ def test_a_profile_with_other_settings_is_kept_unless_told_otherwise(stories15m,
     again = profile(stories15m, prompts[:1], folder=tmp_path, settings={"pairs": 8}, say=said.append)
     assert again.heads.equals(first.heads)
     profile(stories15m, prompts[:2], folder=tmp_path, overwrite=True, say=said.append)
-    assert said[0] == f"The profile is already there, in {tmp_path}"
-    assert said[-1] == "1 of 2 prompts were there"
+    assert said[0] == f"Reusing the profile in {tmp_path}"
+    assert said[-1] == "Reusing 1 of 2 prompts"
     assert len(Profile.load(tmp_path).tensors["positional"]) == 2
 
 
@@ -241,7 +242,7 @@ def test_answers_are_counted_by_where_they_stand():
 
 
 def test_guessing_and_half_precision_are_warned_about(made):
-    assert any("cannot be told from guessing" in said for said in made.about["warnings"])
+    assert any("indistinguishable from chance" in said for said in made.about["warnings"])
     half = profile(ww.load(weights("stories260K"), dtype="bfloat16"), [prompts_of("stories260K")])
     assert any("bfloat16" in said for said in half.about["warnings"])
 
@@ -257,7 +258,7 @@ def test_a_sink_inside_a_block_is_found(smollm2):
         assert found["share"] > SINK
         assert (found["largest_in_a_block"] > SINK) == inside
         said = warnings({"accuracy": None, "sinks": found}, 8, "float32", 1e-4)
-        assert [bool(said), "every head looks symbolic" in "".join(said)] == [inside, inside]
+        assert [bool(said), "every head appears symbolic" in "".join(said)] == [inside, inside]
 
 
 def prompts_of(name: str) -> Prompt:
@@ -287,14 +288,14 @@ def test_a_killed_profile_goes_on_and_equals_an_undisturbed_one(stories260k, tmp
     assert not (broken / "profile.json").exists()
     said: list[str] = []
     profile(stories260k, prompts, folder=broken, say=said.append)
-    assert said[-1] == f"{kept} of 8 prompts were there"
-    for file in FILES[1:]:
+    assert said[-1] == f"Reusing {kept} of 8 prompts"
+    for file in Profile.files()[:-1]:
         assert (broken / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
 def test_level_prompt_profiles_a_model_that_adds_positions(tmp_path: Path) -> None:
     """GPT-2 has no scores at level keys; at level prompt its table holds what score_prompt gives."""
-    from wherewhat.studies.prompt_level import score_prompt
+    from wherewhat.studies.profile.prompt_level import score_prompt
 
     model = tiny_model("gpt2")
     prompts = [Prompt(tuple(range(3 + at, 23 + at)), ((2, 6), (6, 10), (10, 14)), answer=5) for at in range(2)]
@@ -337,6 +338,7 @@ def test_swaps_belong_to_level_prompt(stories260k: Any) -> None:
         ww.profile(stories260k, prompts, level="tokens")
 
 
+@pytest.mark.slow
 def test_another_configuration_is_another_model(tmp_path: Path) -> None:
     """The same weights with another base have other scores: neither profile nor cells are taken over."""
     prompts = [Prompt(tuple(range(40, 70)), tuple((at, at + 4) for at in range(2, 26, 4)))]
@@ -355,9 +357,8 @@ def test_heads_that_see_no_block_are_unmeasured_everywhere(tmp_path: Path) -> No
     """A window shorter than the way to the blocks: no scores, and nothing breaks for it."""
     from rich.console import Console
 
-    from wherewhat.report.comparison import show_comparison
-    from wherewhat.report.plots import plot
-    from wherewhat.report.terminal import show_profile
+    from wherewhat.explorer.plots import plot
+    from wherewhat.studies.profile.terminal import show_comparison, show_profile
 
     model = tiny_model("mistral")
     prompts = [Prompt(tuple(range(3, 43)), ((2, 4), (4, 6), (6, 8)), answer=5)]
@@ -387,7 +388,7 @@ def test_a_changed_profile_json_is_refused(stories260k: Any, tmp_path: Path, cha
 def test_answers_that_are_no_tokens_and_negative_seeds_are_refused(stories260k: Any) -> None:
     blocks = ((2, 6), (6, 10))
     for answer in (-1, 100_000):
-        with pytest.raises(BadInput, match="is no token"):
+        with pytest.raises(BadInput, match="is not a token id"):
             ww.profile(stories260k, [Prompt(tuple(range(40, 60)), blocks, answer=answer)])
     with pytest.raises(BadInput, match="seed"):
         ww.profile(stories260k, [Prompt(tuple(range(40, 60)), blocks)], seed=-1)
@@ -399,6 +400,7 @@ def test_a_block_at_the_very_beginning_leaves_one_without_it(stories260k: Any) -
     assert made["positional"].notna().all()
 
 
+@pytest.mark.slow
 def test_layers_that_run_several_times_are_compared_by_their_order() -> None:
     model = tiny_model("hrm_text")
     made = ww.profile(model, [Prompt(tuple(range(3, 23)), ((2, 6), (6, 10), (10, 14)))])

@@ -17,9 +17,8 @@ from transformers import AutoTokenizer, DynamicCache, PreTrainedModel
 import wherewhat as ww
 from conftest import weights
 from tiny import tiny_model
-from wherewhat.capture.hook import implementation
 from wherewhat.prompts import binding
-from wherewhat.studies.prompt_level import (
+from wherewhat.studies.profile.prompt_level import (
     cosines,
     draw,
     estimate,
@@ -30,6 +29,7 @@ from wherewhat.studies.prompt_level import (
     score_prompt,
     swap_weights,
 )
+from wherewhat.tracing.hook import implementation
 
 EQUAL = [(2, 5), (6, 9), (9, 12), (13, 16), (18, 21)]
 UNEQUAL = [(12, 13), (1, 4), (4, 6), (14, 20), (8, 12)]  # and not in the order of the prompt
@@ -90,6 +90,7 @@ def by_hand(model: PreTrainedModel, ids: Tensor, blocks: list[tuple[int, int]], 
     return scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 @pytest.mark.parametrize("model_type", ["gpt2", "opt", "bloom", "mpt", "llama", "gpt_neo", "gemma3_text", "jamba"])
 def test_scores_are_those_of_runs_by_hand(model_type, blocks):
@@ -102,6 +103,7 @@ def test_scores_are_those_of_runs_by_hand(model_type, blocks):
         assert scores.swaps == scores.possible == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["llama", "gptj", "gemma2", "cohere2", "gpt_oss", "bloom"])
 def test_both_levels_agree_in_the_first_layer(model_type):
     model = shared_model(model_type)
@@ -115,6 +117,7 @@ def test_both_levels_agree_in_the_first_layer(model_type):
         torch.testing.assert_close(scores.output, trace.output[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stories260k", "stories15m"])
 def test_both_levels_agree_in_the_first_layer_of_real_models(name, request):
     model = request.getfixturevalue(name)

@@ -1,4 +1,4 @@
-"""Prompts know their blocks, their query and their right answer, whatever the tokenizer."""
+"""Prompts have correct blocks, query and answer with any tokenizer."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 import wherewhat as ww
 from conftest import weights
 from wherewhat.errors import BadInput
-from wherewhat.prompts import KINDS, TEMPLATES, Task, binding, make_prompts, own_prompts, plain_text, repeats
+from wherewhat.prompts import KINDS, TEMPLATES, PromptRequest, binding, make_prompts, own_prompts, plain_text, repeats
 from wherewhat.prompts.binding import NAMES, _token_forms, _words_apart
 from wherewhat.prompts.prompt import answer_token, tokenize
-from wherewhat.prompts.task import longest
+from wherewhat.prompts.request import longest
 
 MODELS = ["stories260K", "stories15M", "SmolLM2-135M-Instruct-GGUF"]
+REAL = [pytest.param(name, marks=pytest.mark.weights) for name in MODELS]
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=REAL)
 def tokenizer(request):
     return AutoTokenizer.from_pretrained(weights(request.param), model_max_length=10**6)
 
 
-@pytest.fixture
-def smol():
-    return AutoTokenizer.from_pretrained(weights(MODELS[-1]))
+@pytest.fixture(params=REAL[-1:])
+def smol(request):
+    return AutoTokenizer.from_pretrained(weights(request.param))
 
 
 def test_there_are_names_for_512_pairs():
@@ -35,7 +36,7 @@ def test_there_are_names_for_512_pairs():
 
 
 def built_tokenizer(form: str) -> PreTrainedTokenizerFast:
-    """Tokenizers of other families, trained on the spot: no BOS, unknown words, spaces of their own."""
+    """Small tokenizers of other families, trained here: no BOS, unknown words, separate tokens for spaces."""
     forms = {
         "words": (models.WordLevel(unk_token="[UNK]"), pre_tokenizers.Whitespace(), None, trainers.WordLevelTrainer),
         "pieces": (
@@ -66,7 +67,7 @@ def built_tokenizer(form: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]")
 
 
-@pytest.fixture(scope="module", params=["words", "pieces", "bytes", "characters", *MODELS])
+@pytest.fixture(scope="module", params=["words", "pieces", "bytes", "characters", *REAL])
 def any_tokenizer(request):
     if request.param in MODELS:
         return AutoTokenizer.from_pretrained(weights(request.param), model_max_length=10**6)
@@ -75,7 +76,7 @@ def any_tokenizer(request):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_each_block_is_one_statement_and_the_answer_is_told_by_the_next_token(any_tokenizer, template, kind):
+def test_each_block_is_one_statement_and_the_next_token_identifies_the_answer(any_tokenizer, template, kind):
     for prompt in binding(any_tokenizer, pairs=12, samples=3, kind=kind, template=template):
         assert len(prompt.blocks) + prompt.left_out == 12
         assert len(prompt.blocks) >= 6
@@ -85,21 +86,21 @@ def test_each_block_is_one_statement_and_the_answer_is_told_by_the_next_token(an
             assert label in prompt.text
             assert label.endswith(".")
             assert squeezed(any_tokenizer, prompt.ids[start:stop]) == label.replace(" ", "")
-        told = squeezed(any_tokenizer, [prompt.answer])
-        assert told
+        answer = squeezed(any_tokenizer, [prompt.answer])
+        assert answer
         target = prompt.labels[prompt.target]
         words = [word for word in KINDS[kind].words if f" {word}" in target.removesuffix(".")]
-        assert any(word.startswith(told) for word in words)
+        assert any(word.startswith(answer) for word in words)
         others = {word for label in prompt.labels for word in KINDS[kind].words if f" {word}" in label} - set(words)
         assert not any(any_tokenizer.tokenize(f" {word}") == any_tokenizer.tokenize(f" {words[0]}") for word in others)
 
 
 def squeezed(tokenizer, ids) -> str:
-    """What tokens say, without the spaces that tokenizers add or leave out."""
+    """The text of tokens without spaces, which tokenizers may add or drop."""
     return tokenizer.decode(list(ids)).replace(" ", "").replace("##", "")
 
 
-def test_a_space_that_is_a_token_of_its_own_belongs_to_the_prompt():
+def test_a_space_with_its_own_token_belongs_to_the_prompt():
     characters = built_tokenizer("characters")
     prompt = binding(characters, pairs=4, samples=1)[0]
     assert prompt.text.endswith(" likes")
@@ -107,19 +108,19 @@ def test_a_space_that_is_a_token_of_its_own_belongs_to_the_prompt():
     assert characters.decode([prompt.answer]).strip()
 
 
-def test_answers_that_a_tokenizer_does_not_know_are_not_judged():
+def test_answers_unknown_to_the_tokenizer_are_not_scored():
     words = built_tokenizer("words")
     ids, answer = answer_token(words, words("Alice likes")["input_ids"], "Alice likes", " xylophone")
     assert answer is None
     assert len(ids) == 2
 
 
-def test_an_answer_that_grows_together_with_the_prompt_is_not_judged(smol):
+def test_an_answer_that_shares_a_token_with_the_prompt_is_not_scored(smol):
     ids, _ = tokenize(smol, "Alice li")
     assert answer_token(smol, ids, "Alice li", "kes") == (ids, None)
 
 
-def test_the_first_tokens_of_words_tell_them_apart(any_tokenizer):
+def test_the_first_token_identifies_a_word(any_tokenizer):
     for kind in KINDS.values():
         words = _words_apart(any_tokenizer, kind.words)
         firsts = [token for _, token in _token_forms(any_tokenizer, words)]
@@ -140,12 +141,12 @@ def test_the_answer_continues_the_prompt_and_stands_in_the_target(smol):
         assert prompt.text.endswith(" likes")
 
 
-def test_the_question_walks_through_the_prompt(smol):
+def test_the_question_is_spread_over_the_prompt(smol):
     targets = sorted(prompt.target for prompt in binding(smol, pairs=64, samples=8))
     assert [later - earlier for earlier, later in pairwise(targets)] == [8] * 7
 
 
-def test_up_to_512_pairs_and_the_same_again_from_the_same_seed(smol):
+def test_up_to_512_pairs_and_the_same_seed_gives_the_same_prompts(smol):
     once, again, other = (binding(smol, pairs=512, samples=1, seed=seed)[0] for seed in (1, 1, 2))
     assert once == again != other
     assert len(once.blocks) > 480
@@ -158,7 +159,7 @@ def test_a_chat_template_wraps_the_prompt(smol):
     assert prompt.answer is not None
 
 
-def test_repeats_tell_what_comes_next(smol):
+def test_repeats_determine_the_next_token(smol):
     prompt = repeats(smol, tokens=10, samples=1)[0]
     start = prompt.blocks[0][0]
     assert prompt.ids[start : start + 9] == prompt.ids[start + 10 :]
@@ -190,14 +191,14 @@ def test_own_prompts_by_characters_and_by_tokens(smol, tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "holds no prompts"),
+        ("", "contains no prompts"),
         ("not json", "line 1"),
         ('{"text": "a"}', "line 1"),
         ('{"ids": [1], "blocks": 3}', "line 1"),
         ('{"ids": [1, 2, 3, 4], "blocks": [[1, 2]]}', "line 1: 1 blocks of equal length"),
     ],
 )
-def test_own_prompts_that_are_none(smol, tmp_path, content, said):
+def test_invalid_own_prompts_are_refused(smol, tmp_path, content, said):
     path = tmp_path / "mine.jsonl"
     path.write_text(content)
     with pytest.raises(ww.BadInput, match=said):
@@ -206,14 +207,14 @@ def test_own_prompts_that_are_none(smol, tmp_path, content, said):
 
 def test_as_many_pairs_as_fit(smol):
     for context in (60, 100, 177, 256):
-        prompts, task = make_prompts(Task("binding"), smol, context)
+        prompts, task = make_prompts(PromptRequest("binding"), smol, context)
         assert longest(prompts) <= context < longest(binding(smol, pairs=task.pairs + 1))
         assert task.settings()["pairs"] == task.pairs == len(prompts[0].blocks) + prompts[0].left_out
-    assert make_prompts(Task("binding"), smol, 8192)[1].pairs == 64
+    assert make_prompts(PromptRequest("binding"), smol, 8192)[1].pairs == 64
     with pytest.raises(ww.BadInput, match="more than the 20"):
-        make_prompts(Task("binding"), smol, 20)
+        make_prompts(PromptRequest("binding"), smol, 20)
     with pytest.raises(ww.BadInput, match="more than the 256 that the model takes; use fewer pairs"):
-        make_prompts(Task("binding", pairs=200), smol, 256)
+        make_prompts(PromptRequest("binding", pairs=200), smol, 256)
 
 
 @pytest.mark.parametrize(
@@ -228,19 +229,20 @@ def test_as_many_pairs_as_fit(smol):
         ({"template": "sonnet"}, "no template 'sonnet'"),
     ],
 )
-def test_tasks_that_cannot_be(wrong, said):
+def test_invalid_tasks_are_refused(wrong, said):
     with pytest.raises(ww.BadInput, match=said):
-        Task(**wrong)
+        PromptRequest(**wrong)
 
 
 @pytest.mark.parametrize(
     "wrong", [{"pairs": 1}, {"pairs": 513}, {"samples": 0}, {"kind": "smell"}, {"template": "sonnet"}]
 )
-def test_binding_prompts_that_cannot_be(smol, wrong):
+def test_invalid_binding_prompts_are_refused(smol, wrong):
     with pytest.raises(ww.BadInput):
         binding(smol, **wrong)
 
 
+@pytest.mark.weights
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -257,7 +259,8 @@ def test_spans_outside_the_prompt_are_refused_with_their_line(tmp_path, line, sa
         own_prompts(AutoTokenizer.from_pretrained(weights("stories15M")), path)
 
 
-def test_separators_of_lines_inside_a_text_do_not_end_it(tmp_path):
+@pytest.mark.weights
+def test_unicode_line_separators_do_not_end_a_line(tmp_path):
     path = tmp_path / "own.jsonl"
     path.write_text('{"text": "Ann likes\u2028red. Bob", "blocks": [[0, 3], [15, 18]]}', encoding="utf-8")
     assert len(own_prompts(AutoTokenizer.from_pretrained(weights("stories15M")), path)) == 1

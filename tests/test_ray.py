@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on this machine: the same tables as without it, also when a node dies."""
+"""A real Ray cluster of two nodes on this machine gives the same tables as no cluster, even when a node dies."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ import pytest
 
 from conftest import missing, weights
 
-QUIET = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}  # loopback only, and nobody is told
+QUIET = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}  # loopback only, no usage statistics
 ENVIRONMENT = os.environ | QUIET | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 CELLS = 24
 
 
 @dataclass
 class Node:
-    """The processes of one node: their own session, as they would be their own machine."""
+    """The processes of one node, in a session of their own, like a separate machine."""
 
     process: subprocess.Popen[bytes]
 
     def processes(self) -> dict[int, str]:
-        """What runs in it: Ray names a worker after what it is at."""
+        """The names of its processes: Ray names a worker after its current task."""
         listed = subprocess.run(["ps", "-eo", "sid=,pid=,args="], capture_output=True, text=True, check=True).stdout
         rows = [line.split(maxsplit=2) for line in listed.splitlines()]
         return {int(number): name for session, number, name in rows if int(session) == self.process.pid}
 
     def computes(self) -> bool:
-        """Whether one of them is at a cell."""
+        """Whether one of them is computing a cell."""
         return any(name.startswith("ray::compute_cell") for name in self.processes().values())
 
     def signal(self, number: signal.Signals) -> None:
@@ -61,7 +61,7 @@ def start_node(folder: Path, *options: str) -> Node:
 def wait_for(
     condition: Callable[[], object], process: subprocess.Popen, explain: Callable[[], str], limit: float = 300
 ) -> None:
-    """Until something holds, as long as the process lives."""
+    """Wait until the condition holds, while the process is alive."""
     start = time.monotonic()
     while not condition():
         assert process.poll() is None, explain()
@@ -102,7 +102,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def profile(folder: Path) -> list[str]:
-    """A study of 24 prompts, each of which runs the model again for every swap."""
+    """A study of 24 prompts, each of which reruns the model for every swap."""
     options = f"--samples {CELLS} --pairs 8 --level prompt --swaps 28 -o {folder}"
     return ["profile", str(weights("stories260K")), *options.split()]
 
@@ -117,7 +117,7 @@ def start(arguments: list[str], *more: str) -> subprocess.Popen[str]:
 def finish(study: subprocess.Popen[str]) -> None:
     _, said = study.communicate(timeout=300)
     assert study.returncode == 0, said
-    assert [line.split()[0] for line in said.splitlines()] == ["Prompts:", "Saved"]  # nothing of Ray's own
+    assert [line.split()[0] for line in said.splitlines()] == ["Prompts:", "Saved"]  # no output of Ray itself
 
 
 def tables(folder: Path) -> dict[str, bytes]:
@@ -129,7 +129,9 @@ def cells(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "cells").glob("*.safetensors")}
 
 
-def test_a_cluster_gives_the_same_tables_and_so_it_does_when_a_node_dies(
+@pytest.mark.slow
+@pytest.mark.weights
+def test_a_cluster_gives_the_same_tables_even_when_a_node_dies(
     cluster: Cluster, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
 ) -> None:
     assert run(*profile(tmp_path / "here"))[0] == 0
@@ -143,7 +145,7 @@ def test_a_cluster_gives_the_same_tables_and_so_it_does_when_a_node_dies(
     wait_for(lambda: len(cells(hurt)) >= 2, study, lambda: "the study ended too soon")
 
     def at_work() -> bool:
-        """Whether the second node is at a cell, and still is when it stands still."""
+        """Whether the second node is computing a cell, and still is after it was paused."""
         if not cluster.second.computes():
             return False
         cluster.second.signal(signal.SIGSTOP)

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 import brute_force
 import wherewhat as ww
 from conftest import weights
-from wherewhat.capture.hook import implementation
+from wherewhat.tracing.hook import implementation
 
 # The sample of karpathy/llama2.c, doc/stories260K.md: temperature 0, from BOS.
 PUBLISHED = """\
@@ -38,7 +38,7 @@ def story(stories260k) -> Tensor:
 
 @pytest.fixture(scope="module")
 def binding() -> tuple[Tensor, list[tuple[int, int]]]:
-    """SmolLM2's tokens of a list of who likes what, ending in a question, and one block a statement."""
+    """SmolLM2's tokens of a list of who likes what, ending in a question, and one block per statement."""
     tokenizer = AutoTokenizer.from_pretrained(weights("SmolLM2-135M-Instruct-GGUF"))
     ids, blocks = [tokenizer.bos_token_id, *tokenizer(PREAMBLE).input_ids], []
     for name, colour in LIKES.items():
@@ -106,7 +106,7 @@ def assert_scores_are_those_of_the_published_procedure(
 
 
 def test_stories260k_scores_as_swaps_done_by_hand(stories260k, story):
-    """17 tokens, every one a block: the setting of the paper."""
+    """17 tokens, one per block: the setting of the paper."""
     blocks = [(at, at + 1) for at in range(16)]
     assert_scores_are_those_of_the_published_procedure(stories260k, story[:, :17], blocks)
 

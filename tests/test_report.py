@@ -1,9 +1,10 @@
-"""What the page of a report holds: sentences from the data, arrays that read back, nothing that a prompt can break."""
+"""The page of a report: sentences written from the data, arrays that read back, and text that no prompt can break."""
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -15,18 +16,26 @@ import pytest
 
 import wherewhat as ww
 from conftest import missing
-from synthetic import random_profile, random_series
+from synthetic import random_gating, random_lengths, random_profile, random_series
 from wherewhat.errors import BadInput
-from wherewhat.report.explorer import explorer_html, load_source
-from wherewhat.report.explorer_data import encoded, names_of, profile_data, series_data, shown_prompt
-from wherewhat.report.sentences import depth_sentence, exclusion_sentence, kinds_sentence, series_sentences
-from wherewhat.studies.profile_file import Profile
+from wherewhat.explorer.data import encoded, names_of, profile_data, series_data, shown_prompt
+from wherewhat.explorer.load import load_drawable, load_results
+from wherewhat.explorer.page import explorer_html
+from wherewhat.explorer.sentences import (
+    depth_sentence,
+    exclusion_sentence,
+    kinds_sentence,
+    length_sentences,
+    series_sentences,
+)
+from wherewhat.studies.ablation.ablate import Ablation
+from wherewhat.studies.profile.result import Profile
 
 ROOT = Path(__file__).parents[1]
 
 
 def held(page: str) -> dict:
-    """The data inside of a page."""
+    """The data of a page."""
     (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     return json.loads(found)
 
@@ -35,7 +44,7 @@ def decoded(array: dict[str, str]) -> np.ndarray:
     return np.frombuffer(base64.b64decode(array["base64"]), np.dtype("<" + array["type"]))
 
 
-def test_the_page_of_270_heads_is_small_and_asks_for_nothing():
+def test_the_page_of_270_heads_is_small_and_requests_nothing():
     page = explorer_html([random_profile(30, 9, 32)])
     assert len(page.encode()) < 5e6
     assert "default-src 'none'" in page
@@ -56,7 +65,7 @@ def test_arrays_read_back_as_the_tables():
     assert source["labels"][5] == "1.1"
 
 
-def test_heads_and_frequencies_that_a_layer_lacks_are_left_out():
+def test_heads_and_frequencies_that_a_layer_lacks_are_skipped():
     profile = random_profile(3, 4, 5, blocks=6)
     gone = "layer == 1 and head == 3"
     profile.tensors["block_attention"][:, 1, 3] = np.nan
@@ -104,7 +113,7 @@ def test_a_prompt_is_its_tokens_in_order():
     assert [piece["text"] for piece in shown["pieces"]][-1] == "?"
 
 
-def test_a_prompt_of_an_older_profile_is_found_by_its_labels():
+def test_blocks_of_a_prompt_without_tokens_are_located_by_their_labels():
     prompt = random_profile(1, 1, 1, blocks=3).about["prompts"][0]
     older = {name: value for name, value in prompt.items() if name not in ("tokens", "says")}
     shown = shown_prompt(older)
@@ -125,13 +134,15 @@ def test_no_prompt_ends_the_data():
     assert held(page)["sources"][0]["prompt"]["pieces"][0]["text"].startswith(hostile)
 
 
-def test_sentences_say_what_the_numbers_say():
+def test_sentences_agree_with_the_numbers():
     profile = random_profile(4, 5, 1, blocks=3)
     profile.heads["kind"] = ["where"] * 12 + ["what"] * 5 + ["unfocused"] + ["mixed"] * 2
-    assert kinds_sentence(profile) == "12 of 20 heads look at where, 5 at what, 1 is unfocused, 2 are mixed."
+    assert kinds_sentence(profile) == (
+        "12 of 20 heads look at where (positional), 5 at what (symbolic), 1 is unfocused, 2 are mixed."
+    )
     profile.heads.loc[0, "kind"] = "unmeasured"
     assert kinds_sentence(profile).endswith("2 are mixed; 1 head could not be measured.")
-    for r, words in ((-0.9, "exclude each other"), (-0.3, "tend to"), (0.1, "do not exclude")):
+    for r, words in ((-0.9, "scores exclude"), (-0.3, "tend to exclude"), (0.1, "do not exclude")):
         profile.about["correlation"] = {"r": r, "r_low": None, "r_high": None}
         assert words in exclusion_sentence(profile)[0]
     profile.about["correlation"]["r"] = None
@@ -145,12 +156,12 @@ def test_sentences_say_what_the_numbers_say():
         profile.about["medians"] = dict(zip(("positional", "symbolic"), halves, strict=True))
         return depth_sentence(profile)[0]
 
-    assert depth((0.9, 0.1), (0.2, 0.8)) == "Early layers look at where, late ones at what."
-    assert depth((0.9, 0.1), (0.8, 0.2)).endswith("mostly look at where, late ones less purely.")
-    assert depth((0.5, 0.5), (0.5, 0.6)) == "Early and late layers look at both alike."
+    assert depth((0.9, 0.1), (0.2, 0.8)) == "Early layers look at where, late layers at what."
+    assert depth((0.9, 0.1), (0.8, 0.2)).endswith("mostly look at where, late layers less purely.")
+    assert depth((0.5, 0.5), (0.5, 0.6)) == "Early and late layers look at both."
 
 
-def test_a_series_holds_every_step_and_says_when_heads_became_pure():
+def test_a_series_holds_every_step_and_the_steps_at_which_heads_became_pure():
     watched = random_series()
     source = series_data(watched, "number")
     found = decoded(source["arrays"]["positional"]).reshape(20, 8)
@@ -160,9 +171,9 @@ def test_a_series_holds_every_step_and_says_when_heads_became_pure():
     pure = watched.purity.query("gamma == 0.1")
     assert len(pure) == 8
     assert source["pure"] == {f"{row.layer}.{row.head}": row.step for row in pure.itertuples()}
-    said = " ".join(series_sentences(watched, 0.1))
-    assert "4 heads came to look purely at where" in said
-    assert "to step 950" in said
+    text = " ".join(series_sentences(watched, 0.1))
+    assert "4 heads became purely positional (where)" in text
+    assert "up to step 950" in text
 
 
 def test_profiles_are_compared_in_pairs():
@@ -170,7 +181,7 @@ def test_profiles_are_compared_in_pairs():
     other.heads["positional"] = other.heads["positional"][::-1].to_numpy()
     page = held(explorer_html([one, random_series(), other]))
     assert set(page["comparisons"]) == {"0,1", "0,2", "1,2"}
-    assert page["comparisons"]["0,1"][1] == "They do not have the same heads, so none is compared with another."
+    assert page["comparisons"]["0,1"][1] == "The two do not have the same heads, so heads are not compared."
     assert names_of([one, other]) == ["random (1)", "random (2)"]
 
 
@@ -189,13 +200,14 @@ def test_report_from_the_command_line(run, refuse, tmp_path):
     refuse("holds no profile", "report", tmp_path / "nothing", "-o", page)
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "run.json").write_text("{}")
-    refuse("wherewhat dynamics", "report", tmp_path / "raw")
+    refuse("not scored yet; run wherewhat dynamics", "report", tmp_path / "raw")
     refuse("cannot be written", "report", tmp_path / "profile", "-o", "/proc/page.html")
     with pytest.raises(BadInput, match="at least one"):
         explorer_html([])
 
 
-def test_prompts_say_what_their_tokens_are(stories260k):
+@pytest.mark.weights
+def test_prompts_hold_the_text_of_their_tokens(stories260k):
     from conftest import weights
 
     tokenizer = ww.load_tokenizer(weights("stories260K"))
@@ -213,17 +225,80 @@ def test_encoded_numbers_are_little_endian():
 
 
 def test_the_bundled_script_is_fresh(tmp_path):
-    """What is committed is what the sources give."""
+    """The committed script is what the sources build."""
     if not (ROOT / "explorer" / "node_modules").exists() or not shutil.which("npx"):
         missing("no explorer/node_modules: run npm ci in the folder explorer")
     build = json.loads((ROOT / "explorer" / "package.json").read_text())["scripts"]["build"].split()
     made = tmp_path / "explorer.js"
     subprocess.run(["npx", *build[:-1], f"--outfile={made}"], cwd=ROOT / "explorer", check=True, capture_output=True)
-    committed = ROOT / "src" / "wherewhat" / "report" / "page" / "explorer.js"
+    committed = ROOT / "src" / "wherewhat" / "explorer" / "static" / "explorer.js"
     assert made.read_text() == committed.read_text(), "run make page"
 
 
-def test_sources_are_read_by_what_they_are(tmp_path):
-    random_series().save(tmp_path / "number" / "dynamics")
-    assert load_source(tmp_path / "number").about == load_source(tmp_path / "number" / "dynamics").about
-    assert isinstance(load_source(tmp_path / "number").purity, pd.DataFrame)
+def test_the_folder_of_a_run_stands_for_its_dynamics(tmp_path):
+    series = random_series()
+    series.save(tmp_path / "number" / "dynamics")
+    for folder in (tmp_path / "number", tmp_path / "number" / "dynamics"):
+        (loaded,) = load_results(folder)
+        assert isinstance(loaded, ww.Dynamics)
+        pd.testing.assert_frame_equal(loaded.purity, series.purity)
+
+
+@pytest.mark.slow
+def test_report_and_plot_take_objects_and_folders_alike(tmp_path):
+    profile, series, lengths = random_profile(2, 3, 2, blocks=4), random_series(), random_lengths()
+    profile.save(tmp_path / "profile")
+    series.save(tmp_path / "run" / "dynamics")
+    from_folders = ww.report([tmp_path / "profile", str(tmp_path / "run")], tmp_path / "folders.html")
+    from_objects = ww.report([profile, series], str(tmp_path / "objects.html"))
+    assert from_folders == tmp_path / "folders.html"
+    assert from_folders.read_bytes() == from_objects.read_bytes()
+    assert ww.report(profile, tmp_path / "one.html").read_bytes() == (
+        ww.report(f"{tmp_path}/profile", tmp_path / "two.html").read_bytes()
+    )
+    twice = held(ww.report([profile, tmp_path / "profile"], tmp_path / "twice.html").read_text())
+    assert [source["name"] for source in twice["sources"]] == ["random (1)", "random (profile)"]
+    named = held(ww.report([profile, series], tmp_path / "named.html", names=["a", "b"]).read_text())
+    assert [source["name"] for source in named["sources"]] == ["a", "b"]
+    for name, result in (("profile", profile), ("run", series)):
+        ww.plot(tmp_path / name, path=tmp_path / "folder.png")
+        ww.plot(result, path=tmp_path / "object.png")
+        assert (tmp_path / "folder.png").read_bytes() == (tmp_path / "object.png").read_bytes()
+    lengths.save(tmp_path / "lengths")
+    with pytest.raises(BadInput, match="lengths: figures are drawn from a profile, dynamics or an atlas"):
+        load_drawable(tmp_path / "lengths")
+
+
+def test_an_ablation_joins_the_profile_of_its_model(run, refuse, tmp_path):
+    profile = random_profile(4, 3, 2, blocks=4)
+    ablation = random_gating(profile)
+    profile.save(tmp_path / "profile")
+    ablation.save(tmp_path / "ablation")
+    Ablation(ablation.effects, ablation.about | {"weights": "others"}).save(tmp_path / "other")
+    Ablation(ablation.effects.query("draw == draw"), ablation.about).save(tmp_path / "draws")
+    code, _, err = run("report", tmp_path / "profile", tmp_path / "ablation", "-o", tmp_path / "page.html")
+    assert code == 0, err
+    ablation.save(tmp_path / "profile")  # one folder may hold both
+    assert run("report", tmp_path / "profile", "-o", tmp_path / "same.html")[0] == 0
+    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "same.html").read_bytes()
+    page = tmp_path / "not.html"
+    refuse("no profile of the model", "report", tmp_path / "profile", tmp_path / "other", "-o", page)
+    refuse("no profile of the model", "report", tmp_path / "ablation", "-o", page)
+    refuse("--each-head", "report", tmp_path / "profile", tmp_path / "draws", "-o", page)
+    (tmp_path / "ablation" / ww.Ablation.FILE).write_text("{}")
+    refuse("damaged", "report", tmp_path / "profile", tmp_path / "ablation", "-o", page)
+    assert not page.exists()
+
+
+def test_the_sentences_give_the_length_up_to_which_answers_are_right():
+    found = random_lengths()
+    found.accuracy["accuracy"] = 0.0
+    for hops, reach in ((0, 50), (1, 100), (2, 20), (3, 17)):
+        found.accuracy.loc[(found.accuracy["hops"] == hops) & (found.accuracy["length"] <= reach), "accuracy"] = 0.95
+    found.accuracy.loc[found.accuracy["length"] == 1000, "accuracy"] = 0.93  # right again, but wrong before
+    assert length_sentences(found) == [
+        "At least 90 % of answers are right up to 50 tokens; at 1,000 tokens, 93 % are.",
+        "With one hop this holds up to 100 tokens, with 3 hops up to 17 tokens.",
+        "3 of 4 heads lose half of their attention on the next token of the path within 1,000 tokens, the first at 40.",
+    ]
+    assert math.isinf(found.loss["measured"][1])

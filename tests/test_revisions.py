@@ -16,11 +16,11 @@ import torch
 import revisions as made
 import wherewhat as ww
 from conftest import weights
-from wherewhat.capture import load_tokenizer
 from wherewhat.errors import BadInput
 from wherewhat.prompts import binding
-from wherewhat.studies.revisions import find_revisions
-from wherewhat.studies.series import series_of_revisions
+from wherewhat.studies.dynamics.revisions import find_revisions
+from wherewhat.studies.dynamics.series import series_of_revisions
+from wherewhat.tracing import load_tokenizer
 
 NAMES = [f"step{step}" for step in made.STEPS]
 Run = Callable[..., tuple[int, str, str]]
@@ -47,6 +47,7 @@ def copied(folders: Path, to: Path, *names: str) -> Path:
     return to
 
 
+@pytest.mark.slow
 def test_folders_are_measured_by_their_steps(folders: Path, tmp_path: Path, run: Run) -> None:
     code, out, _ = run("dynamics", folders, "--revisions", "step*", "-o", tmp_path, *SMALL)
     assert code == 0
@@ -63,6 +64,7 @@ def test_folders_are_measured_by_their_steps(folders: Path, tmp_path: Path, run:
     assert torch.allclose(ours, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_git_gives_what_folders_give(folders: Path, repository: Path, tmp_path: Path, run: Run) -> None:
     for name, source in {"folders": folders, "git": repository}.items():
         assert run("dynamics", source, "--revisions", "step*", "-o", tmp_path / name, *SMALL)[0] == 0
@@ -128,7 +130,7 @@ def test_a_revision_that_fails_is_told_and_the_others_are_kept(folders: Path, tm
     assert f"step4  {source}/step4: cannot be loaded" in err
     assert [one["step"] for one in json.loads(out)["series"]] == [0, 8]
     assert run("report", tmp_path / "out", "-o", tmp_path / "page.html")[0] == 0
-    assert "step4 is left out" in (tmp_path / "page.html").read_text()
+    assert "checkpoint step4 was not measured" in (tmp_path / "page.html").read_text()
     cells = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out/cells").glob("*.safetensors")}
     (source / "step4/model.safetensors").write_bytes(whole)
     code, out, _ = run(*asked)
@@ -148,6 +150,7 @@ def test_all_fail(folders: Path, tmp_path: Path, run: Run) -> None:
     assert "2 of 2 checkpoints failed" in err
 
 
+@pytest.mark.slow
 def test_a_run_of_many_at_a_time_gives_the_same_bytes(folders: Path, tmp_path: Path, run: Run) -> None:
     """As a process of its own: functions that the tests check for shapes do not travel to workers."""
     asked = ["dynamics", folders, "--revisions", "step?", *SMALL, "-o"]
@@ -159,13 +162,13 @@ def test_a_run_of_many_at_a_time_gives_the_same_bytes(folders: Path, tmp_path: P
 
 def test_what_is_refused(folders: Path, repository: Path, tmp_path: Path, refuse: Refuse) -> None:
     asked = ("dynamics", folders, "--revisions")
-    refuse("no revision matches 'ckpt.': there are step0, step4, step8, step16, step128", *asked, "ckpt*")
-    refuse("no revision matches 'v1': there are main, step0, step4, step8, step16 and 1 more", "dynamics", repository,
+    refuse("no revision matches 'ckpt.'; found step0, step4, step8, step16, step128", *asked, "ckpt*")
+    refuse("no revision matches 'v1'; found main, step0, step4, step8, step16 and 1 more", "dynamics", repository,
            "--revisions", "v1")  # fmt: skip
     refuse("main has no step in its name", "dynamics", repository, "--revisions", "*")
-    refuse("--revisions are those of one model, got 2", "dynamics", folders, repository, "--revisions", "*")
-    refuse("no revision matches .*there are none", "dynamics", tmp_path, "--revisions", "*")
-    refuse("--revisions is for models", "dynamics", made_run(tmp_path), "--revisions", "*")
+    refuse("revisions are those of one model, got 2", "dynamics", folders, repository, "--revisions", "*")
+    refuse("no revision matches .*found none", "dynamics", tmp_path, "--revisions", "*")
+    refuse("revisions are for models", "dynamics", made_run(tmp_path), "--revisions", "*")
 
 
 def made_run(folder: Path) -> Path:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import wherewhat as ww
-from wherewhat.studies.roles import accuracy_without, attention_on_path, roles
+from wherewhat.studies.multihop.roles import accuracy_without, attention_on_path, roles
 from wherewhat.tasks import Letter, Number
 from wherewhat.theory.constructions import t_index, t_retrieval
 
@@ -15,6 +16,7 @@ def scores_of(model, tokens: torch.Tensor) -> torch.Tensor:
     return torch.stack([scores.positional, scores.symbolic], -1).mean(0)
 
 
+@pytest.mark.slow
 def test_a_head_built_as_index_is_found() -> None:
     task = Number()
     model, sequences = t_index(task).transformer, task.sample(400)
@@ -27,6 +29,7 @@ def test_a_head_built_as_index_is_found() -> None:
     assert abs(found["lost_zero_4"]) < 0.2
 
 
+@pytest.mark.slow
 def test_a_head_built_as_retrieval_is_found() -> None:
     task = Letter()
     model, sequences = t_retrieval(task).transformer, task.sample(400)

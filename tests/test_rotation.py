@@ -1,4 +1,4 @@
-"""Position turns each plane of a head by its own angle."""
+"""Position rotates each plane of a head by its own angle."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("rotation", LAYOUTS, ids=repr)
-def test_turning_forth_and_back_changes_nothing(rotation):
+def test_rotating_forth_and_back_changes_nothing(rotation):
     vectors = torch.randn(2, 50, rotation.head_dim)
     positions = torch.arange(50) * 37
     assert_close(rotation.turn(rotation.turn(vectors, positions), positions, back=True), vectors)
 
 
 @pytest.mark.parametrize("rotation", LAYOUTS, ids=repr)
-def test_turns_add_up(rotation):
+def test_rotations_add_up(rotation):
     vectors = torch.randn(2, 50, rotation.head_dim)
     positions, shift = torch.arange(50), torch.full((50,), 13)
     twice = rotation.turn(rotation.turn(vectors, positions), shift)
@@ -38,7 +38,7 @@ def test_turns_add_up(rotation):
 
 
 @pytest.mark.parametrize("rotation", LAYOUTS, ids=repr)
-def test_a_turn_keeps_lengths_and_what_stands_still(rotation):
+def test_a_rotation_keeps_norms_and_non_rotary_dimensions(rotation):
     vectors = torch.randn(20, rotation.head_dim)
     turned = rotation.turn(vectors, torch.arange(20))
     assert_close(turned.norm(dim=-1), vectors.norm(dim=-1))
@@ -70,7 +70,7 @@ def test_couple_and_wave_give_the_logit_of_any_content_at_any_place(layer):
     assert_close(logits[:, :, :-1, :-1].double(), by_hand.table(), atol=1e-4, rtol=1e-5)
 
 
-def test_far_positions_are_turned_as_float32_models_turn_them():
+def test_far_positions_are_rotated_with_float32_phases_as_in_models():
     """A model multiplies position and angle in float32; at 100,000 the exact product would be another phase."""
     rotation = Rotation.half_split(torch.tensor([0.7]), head_dim=2)
     position = torch.tensor([100_003])
@@ -78,7 +78,7 @@ def test_far_positions_are_turned_as_float32_models_turn_them():
     assert_close(rotation.turn(torch.tensor([[1.0, 0.0]]), position), torch.stack([phase.cos(), phase.sin()], dim=-1))
 
 
-def test_the_axis_of_frequencies_ends_with_what_does_not_turn():
+def test_the_frequency_axis_ends_with_the_non_rotary_dimensions():
     rotation = Rotation.half_split(torch.tensor([1.0, 0.3]), head_dim=7)
     assert rotation.head_dim == 7
     assert rotation.frequencies == 3

@@ -1,4 +1,4 @@
-"""Attention that stays put when contents change places is positional; attention that follows them is symbolic."""
+"""Attention that stays in place when contents are swapped is positional; attention that follows them is symbolic."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from torch.testing import assert_close
 
 import wherewhat as ww
 from known_layers import KnownLayer, alibi, known_layers, random_layer, spans, trace_of, window
-from wherewhat.core import exclusion, scores
-from wherewhat.core.measure import block_index
-from wherewhat.core.scores import score_blocks
+from wherewhat.core import exclusion
+from wherewhat.core import swaps as scores
+from wherewhat.core.scores import block_index
+from wherewhat.core.swaps import score_blocks
 
 TAUS = [1e-4, 1e-2, float("inf")]
 
@@ -75,9 +76,10 @@ def test_scores_lie_between_zero_and_one_whatever_the_logits(layer, data, tau):
             assert score[result.left_out == pairs].isnan().all()
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(known_layers(), st.data(), st.sampled_from(TAUS))
-def test_scores_are_those_of_swaps_done_by_hand(layer, data, tau):
+def test_scores_equal_those_of_explicit_swaps(layer, data, tau):
     """In float64, where a weight of e^(|d_i - d_j| / tau) is exact for every tau."""
     blocks = data.draw(spans(layer.tokens - 1))
     result = score_blocks(layer.placement(), block_index(blocks, layer.tokens - 1), tau)
@@ -88,9 +90,10 @@ def test_scores_are_those_of_swaps_done_by_hand(layer, data, tau):
     assert torch.equal(result.left_out, left_out)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(known_layers(), st.data(), st.sampled_from(TAUS), st.booleans())
-def test_a_captured_layer_scores_as_swaps_done_by_hand(layer, data, tau, without_first):
+def test_a_captured_layer_scores_as_with_explicit_swaps(layer, data, tau, without_first):
     """From float32 queries and keys to the score, through rotation, coupling and grouping."""
     blocks = data.draw(spans(layer.tokens - 1))
     kept = [block for block in blocks if block[0] > 0 or not without_first]
@@ -106,8 +109,8 @@ def test_a_captured_layer_scores_as_swaps_done_by_hand(layer, data, tau, without
     assert torch.equal(result.left_out[:, 0], left_out.float())
 
 
-def test_without_first_key_zero_leaves_the_softmax_too():
-    """A sink of nearly all attention squeezes the gaps of all others; without it they weigh as they are."""
+def test_without_first_removes_key_zero_from_the_softmax_too():
+    """A sink with nearly all attention shrinks the gaps between the others; without it they have their full weight."""
     layer = random_layer(planes=2, still=2)
     contents = layer.contents.clone()
     contents[:, :, 0, 4:] = 10 * layer.query[:, :, 4:]
@@ -121,7 +124,7 @@ def test_without_first_key_zero_leaves_the_softmax_too():
 
 
 @pytest.mark.parametrize("width", range(1, 9))
-def test_pairs_outside_the_window_are_left_out_and_counted(width):
+def test_pairs_outside_the_window_are_skipped_and_counted(width):
     layer = random_layer(tokens=9, kv_heads=2, bias=window(9, width))
     hidden = 8 - width
     result = ww.score(trace_of(layer))
@@ -145,7 +148,7 @@ def test_the_order_of_the_blocks_does_not_matter(layer, data):
 
 
 @given(known_layers(sizes=[0.5, 40.0]), st.randoms(use_true_random=False))
-def test_heads_keep_their_scores_under_other_names(layer, random):
+def test_permuting_heads_permutes_their_scores(layer, random):
     heads, kv_heads = layer.query.shape[1], layer.contents.shape[1]
     order = random.sample(range(kv_heads), kv_heads)
     groups = torch.arange(heads).unflatten(0, (kv_heads, -1))[order].flatten()
@@ -166,7 +169,7 @@ def prompt(layer: KnownLayer, index: int) -> KnownLayer:
 
 @pytest.mark.parametrize("bias", [None, window(9, 5), alibi(4, 9), window(9, 5) + alibi(4, 9)])
 @pytest.mark.parametrize("size", [1.0, 50.0])
-def test_prompts_do_not_meet_in_a_batch(bias, size):
+def test_prompts_of_a_batch_are_independent(bias, size):
     """Heads of small and of large logits, with a bias of each shape that broadcasts."""
     layer = random_layer(
         tokens=9, batch=3, kv_heads=2, groups=2, still=1, size=size, bias=bias, sinks=torch.arange(4.0).double()
@@ -182,11 +185,12 @@ def test_prompts_do_not_meet_in_a_batch(bias, size):
     assert_close(ww.entropy(together), torch.cat([ww.entropy(trace_of(prompt(layer, index))) for index in range(3)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [1, 20, 300])
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("size", [1.0, 60.0])
 @pytest.mark.parametrize("bias", [None, window(16, 9) + alibi(4, 16)], ids=["open", "windowed"])
-def test_work_in_pieces_and_tiles_gives_the_same(monkeypatch, piece, width, size, bias):
+def test_pieces_and_tiles_do_not_change_the_scores(monkeypatch, piece, width, size, bias):
     layer = random_layer(tokens=16, batch=2, kv_heads=2, groups=2, still=1, size=size, bias=bias, softcap=20.0)
     trace, blocks = trace_of(layer), [(at, at + width) for at in range(0, 16 - width, width)]
 
@@ -201,7 +205,7 @@ def test_work_in_pieces_and_tiles_gives_the_same(monkeypatch, piece, width, size
         assert_close(in_pieces, expected, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
-def test_a_small_tau_listens_to_the_widest_gap_alone():
+def test_a_small_tau_selects_the_widest_gap():
     layer = random_layer(size=3.0)
     rows = layer.log_attention()[0, 0, :-1]
     widest = sorted([int(rows.argmax()), int(rows.argmin())])
@@ -212,12 +216,12 @@ def test_a_small_tau_listens_to_the_widest_gap_alone():
 
 
 @pytest.mark.parametrize("tau", [1e-40, 1e-300, sys.float_info.min])
-def test_any_positive_tau_will_do(tau):
+def test_any_positive_tau_is_accepted(tau):
     trace = trace_of(random_layer(size=3.0))
     assert_close(ww.score(trace, tau=tau).positional, ww.score(trace, tau=1e-9).positional)
 
 
-def test_layers_with_fewer_heads_are_filled_up_with_nan():
+def test_layers_with_fewer_heads_are_padded_with_nan():
     few, many = random_layer(0, kv_heads=1), random_layer(1, kv_heads=3)
     result = ww.score(trace_of(few, many))
     assert result.positional.shape == (1, 2, 3)
@@ -262,6 +266,7 @@ assert 0 <= result.positional.item() <= 1
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", [0.125, 5.0])
 def test_a_prompt_of_32768_tokens_needs_little_memory_and_time(scaling):
     """One head, 512 blocks of 64: the table alone would take 4.3 GB."""

@@ -1,9 +1,8 @@
-"""Whatever is wrong with a capture, the self-check refuses the model instead of letting a number through."""
+"""Whatever is wrong with a capture, the self-check refuses the model instead of returning wrong numbers."""
 
 from __future__ import annotations
 
 import copy
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,17 +14,17 @@ from transformers import AttentionMaskInterface, AutoModelForCausalLM, PreTraine
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import wherewhat as ww
+import wherewhat.tracing.self_check as check
 from tiny import tiny_config, tiny_model
-from wherewhat.capture.check import TOLERANCE, Position, certify, exchange_by_hand, make_prompt, measure_positions
-from wherewhat.capture.hook import NAME, Record, Recorder, recording
 from wherewhat.core.rotation import Rotation
+from wherewhat.tracing.hook import NAME, Record, Recorder, recording
+from wherewhat.tracing.self_check import TOLERANCE, Position, certify, exchange_by_hand, make_prompt, measure_positions
 
-check = importlib.import_module("wherewhat.capture.check")
 TOLERATED = TOLERANCE[torch.float32]
 
 
 def untrained(model_type: str = "llama") -> PreTrainedModel:
-    """As transformers draws it: attention is nearly uniform, so that mistakes barely show in its rows."""
+    """As initialised by transformers: attention is nearly uniform, so mistakes barely show in its rows."""
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(tiny_config(model_type), dtype=torch.float32).eval()
 
@@ -39,7 +38,7 @@ def prompt() -> Tensor:
     return torch.randint(10, 128, (1, 25), generator=torch.Generator().manual_seed(1))
 
 
-def test_a_right_capture_passes(model: PreTrainedModel) -> None:
+def test_a_correct_capture_passes(model: PreTrainedModel) -> None:
     assert max(ww.capture(model, prompt()).check.values()) < TOLERATED / 3
 
 
@@ -53,7 +52,7 @@ def test_lost_causality_is_caught(model: PreTrainedModel, monkeypatch: pytest.Mo
 
 
 def test_a_mask_that_was_never_registered_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Causality survives without one, a sliding window does not."""
+    """Without a mask, causality survives but a sliding window does not."""
     monkeypatch.delitem(AttentionMaskInterface._global_mapping, NAME)
     with pytest.raises(ww.NotMeasurable, match="attention rows"):
         ww.capture(tiny_model("mistral"), prompt())
@@ -69,7 +68,7 @@ def test_a_single_layer_that_ignores_the_hook_is_caught(model: PreTrainedModel) 
     attention = model.model.layers[2].self_attn
     attention.config = copy.deepcopy(attention.config)
     attention.config._attn_implementation_internal = "eager"
-    with pytest.raises(ww.NotMeasurable, match="3 attention calls captured, but 4"):
+    with pytest.raises(ww.NotMeasurable, match="3 attention calls captured, but the model returns 4"):
         ww.capture(model, prompt())
 
 
@@ -100,25 +99,25 @@ WRONG = [other_layout, one_plane_off, other_base, backwards, nothing]
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("model_type", ["llama", "gptj", "deepseek_v3"])
-def test_keys_turned_wrongly_are_caught(
+def test_wrong_rotations_of_keys_are_caught(
     model_type: str, wrong: Callable[[Rotation], Rotation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = check.measure
+    right = check.fit_rotation
 
     def measured(*arguments: object) -> tuple[Rotation, float]:
         rotation, rest = right(*arguments)
         return wrong(rotation), rest
 
-    monkeypatch.setattr(check, "measure", measured)
-    with pytest.raises(ww.NotMeasurable, match="keys turned by the measured angles"):
+    monkeypatch.setattr(check, "fit_rotation", measured)
+    with pytest.raises(ww.NotMeasurable, match="keys rotated by the measured angles"):
         ww.capture(tiny_model(model_type), prompt())
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_contents_exchanged_by_hand_catch_a_wrong_rotation_alone(
+def test_the_exchange_by_hand_catches_a_wrong_rotation_alone(
     model: PreTrainedModel, wrong: Callable[[Rotation], Rotation]
 ) -> None:
-    """Without the check of the keys: the two do not rest on each other."""
+    """Without the check of the keys: the two checks are independent."""
     own, recorder = make_prompt(model, 25), Recorder([22])
     with recording(model, recorder):
         own.run(model)
@@ -131,12 +130,12 @@ def test_contents_exchanged_by_hand_catch_a_wrong_rotation_alone(
         assert exchange_by_hand(model, own, records, tuple(mistaken)) > TOLERATED
 
 
-def test_a_model_that_turns_but_ignores_position_ids_is_caught(model: PreTrainedModel) -> None:
-    """The probe sees no turn and would call it NoPE; contents exchanged by hand tell."""
+def test_a_rotary_model_that_ignores_position_ids_is_caught(model: PreTrainedModel) -> None:
+    """The probe measures no rotation and would call it NoPE; the exchange by hand reveals the error."""
     rotary = model.model.rotary_emb
     original = rotary.forward
     rotary.forward = lambda x, position_ids: original(x, torch.arange(x.shape[1])[None])
-    with pytest.raises(ww.NotMeasurable, match="exchanged by hand"):
+    with pytest.raises(ww.NotMeasurable, match="exchanging contents by hand"):
         ww.capture(model, prompt())
 
 
@@ -171,7 +170,7 @@ def test_nan_weights_are_caught(model: PreTrainedModel, weight: str) -> None:
 
 
 def test_nan_on_the_prompt_in_use_is_caught() -> None:
-    """The self-check's own prompt may miss the one broken embedding."""
+    """The self-check's own prompt may not contain the broken embedding."""
     model = tiny_model("llama")
     with torch.no_grad():
         model.get_input_embeddings().weight[3] = math.nan
@@ -182,7 +181,7 @@ def test_nan_on_the_prompt_in_use_is_caught() -> None:
 
 
 def test_a_model_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And again when dtype or implementation change, and when asked to."""
+    """And again when dtype or implementation change, and with check=True."""
     model, ids, runs = tiny_model("llama"), prompt(), []
     examine = check.examine
     monkeypatch.setattr(check, "examine", lambda *arguments: runs.append(1) or examine(*arguments))

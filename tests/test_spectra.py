@@ -1,4 +1,4 @@
-"""Spectra of whole models: heads with a known answer, families with biases, caps and windows, refusals."""
+"""Spectra of whole models: heads with a known answer, families with biases, soft-capping and windows, bad input."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import tiny
 import wherewhat as ww
 from wherewhat.lab import Recipe, Shape, Transformer
 from wherewhat.prompts import Prompt
-from wherewhat.report.spectrum import sentences
-from wherewhat.report.spectrum_figures import spectra_figure
-from wherewhat.studies.multihop import train_task
-from wherewhat.studies.spectra import spectra
+from wherewhat.studies.multihop.train import train_task
+from wherewhat.studies.spectrum.figures import spectrum_figure
+from wherewhat.studies.spectrum.terminal import sentences
 
 
 def random_prompts(count: int, tokens: int = 20) -> list[Prompt]:
@@ -25,22 +24,23 @@ def random_prompts(count: int, tokens: int = 20) -> list[Prompt]:
     return [Prompt(tuple(ids), blocks=((1, 2), (2, 3)), text="") for ids in rows]
 
 
-def test_a_head_whose_contents_are_all_alike_is_toeplitz():
-    """All tokens have one embedding, so every logit is a function of distance: position explains all."""
+def test_a_head_whose_contents_are_all_equal_is_toeplitz():
+    """All tokens have the same embedding, so every logit is a function of distance: position explains everything."""
     model = Transformer(Shape(vocabulary=50, layers=1, heads=2, width=32, hidden=8), seed=1).eval()
     with torch.no_grad():
         model.embedding.weight.copy_(torch.randn(32, generator=torch.Generator().manual_seed(0)))
-    found = spectra(model, random_prompts(2)).heads
+    found = ww.spectrum(model, random_prompts(2)).heads
     assert found[["toeplitz", "distance", "position"]].to_numpy() == pytest.approx(1, abs=1e-6)
     assert (found["interaction"] < 1e-6).all()
-    assert np.isinf(found["condition_still"]).all()  # all logits alike
+    assert np.isinf(found["condition_still"]).all()  # all logits are equal
     assert (found["effective_rank_still"] < 1.001).all()
     assert (found["effective_rank"] > 2).all()
 
 
+@pytest.mark.weights
 def test_rows_are_those_of_the_whole_matrix(stories15m):
     prompt = Prompt(tuple(torch.randint(3, 3000, (60,), generator=torch.Generator().manual_seed(0)).tolist()), (), "")
-    found = spectra(stories15m, [prompt], bases=(500.0,))
+    found = ww.spectrum(stories15m, [prompt], base=(500.0,))
     layer = ww.capture(stories15m, torch.tensor([prompt.ids]), queries=range(1, 60)).attention[3]
     logits = (layer.queries @ layer.keys[:, :, 1:].mT * layer.scaling)[0].double().numpy()
     values = np.linalg.svd(logits, compute_uv=False)[:, :48]
@@ -53,18 +53,19 @@ def test_rows_are_those_of_the_whole_matrix(stories15m):
     assert found.spectra["tokens"].unique().tolist() == [8, 16, 32, 59]
 
 
-def test_the_model_with_another_base_turns_the_same_contents_like_that():
-    """In the first layer contents do not depend on the rotation, so a model that has the other base must agree."""
+def test_another_base_gives_the_values_of_a_model_with_that_base():
+    """In the first layer contents do not depend on the rotation, so a model with the other base must agree."""
     models = {base: Transformer(Shape(50, layers=1, heads=2, width=32, hidden=8, base=base)) for base in (100.0, 1e4)}
-    one, other = (spectra(model.eval(), random_prompts(2), bases=(100.0,)).spectra for model in models.values())
+    one, other = (ww.spectrum(model.eval(), random_prompts(2), base=(100.0,)).spectra for model in models.values())
     own = one.query("rotation == 'own'")[["norm", "condition"]].to_numpy()
     assert other.query("rotation == '100'")[["norm", "condition"]].to_numpy() == pytest.approx(own, rel=1e-3)
     assert abs(other.query("rotation == 'own'")[["norm"]].to_numpy() / own[:, :1] - 1).max() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bloom", "gpt2", "gemma2", "smollm3", "deepseek_v2", "gpt_oss"])
-def test_every_kind_of_position_has_its_numbers(family):
-    found = spectra(tiny.tiny_model(family, 0), random_prompts(1, 24), bases=(100.0,))
+def test_every_kind_of_positional_encoding_is_measured(family):
+    found = ww.spectrum(tiny.tiny_model(family, 0), random_prompts(1, 24), base=(100.0,))
     heads = found.heads
     assert heads["distance"].between(0, 1).all()
     assert heads["toeplitz"].between(0, 1).all()
@@ -77,47 +78,60 @@ def test_every_kind_of_position_has_its_numbers(family):
     if family == "bloom":
         assert heads["interaction"].max() < 1e-9
         assert sentences(found) == [
-            "Nothing turns in layers 0-3: their spectra are those of queries and keys alone, before any bias."
+            "No rotation in layers 0-3: their values are those of queries and keys alone, before any bias."
         ]
     if family == "smollm3":
-        resting = heads[heads["kernel_norm"].isna()]
-        assert len(resting)
-        assert (resting["content"] > 1 - 1e-9).all()
+        without = heads[heads["kernel_norm"].isna()]
+        assert len(without)
+        assert (without["content"] > 1 - 1e-9).all()
     assert (heads["kernel_norm"].dropna() <= 1 + 1e-9).all()
 
 
-def test_what_is_there_is_not_measured_again(tmp_path):
+@pytest.mark.slow
+def test_existing_cells_are_reused_and_a_saved_result_is_read_back(tmp_path):
     model = ww.embedded("letter")
     prompts = ww.multihop("letter", 3)
-    first = spectra(model, prompts[:2], tmp_path, bases=())
+    first = ww.spectrum(model, prompts[:2], folder=tmp_path, base=())
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
-    spectra(model, prompts, tmp_path, bases=())
+    ww.spectrum(model, prompts, folder=tmp_path, base=())
     assert written.items() < {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}.items()
-    pd.testing.assert_frame_equal(spectra(model, prompts[:2], tmp_path, bases=()).heads, first.heads)
-    first.save(tmp_path)
-    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "spectra.parquet"), first.spectra)
+    pd.testing.assert_frame_equal(ww.spectrum(model, prompts[:2], folder=tmp_path, base=()).heads, first.heads)
+    loaded = ww.Spectrum.load(tmp_path)
+    assert loaded.about == first.about
+    assert loaded.name == "letter"
+    for table in ("heads", "spectra", "kernels"):
+        pd.testing.assert_frame_equal(getattr(loaded, table), getattr(first, table))
 
 
+def test_a_spectrum_without_kernels_is_read_back(tmp_path):
+    found = ww.spectrum(tiny.tiny_model("bloom", 0), random_prompts(1, 24), folder=tmp_path, base=())
+    assert found.kernels.empty
+    pd.testing.assert_frame_equal(ww.Spectrum.load(tmp_path).kernels, found.kernels)
+
+
+@pytest.mark.slow
 def test_the_command(run, refuse, tmp_path):
     train_task("letter", tmp_path / "run", Recipe(steps=1, batch=8))
     code, out, _ = run("spectrum", tmp_path / "run", "-o", tmp_path / "made", "--samples", 2, "--base", 100)
     assert code == 0
     assert "12 heads on 2 prompts of 17 tokens" in out
-    assert "The norm is smaller with the rotation than without in" in out
+    assert "The norm is smaller with rotation than without in" in out
     code, out, _ = run("spectrum", "number", "-o", tmp_path / "other", "--samples", 2, "--base", 100, "--json")
     rows = json.loads(out)["heads"]
     assert len(rows) == 12
     assert sum(rows[0][name] for name in ("content", "position", "interaction")) == pytest.approx(1)
     assert (tmp_path / "other" / "spectrum.pdf").read_bytes().startswith(b"%PDF")
-    refuse("a base is larger than 1", "spectrum", "number", "--base", 0.5, "-o", tmp_path / "no")
-    refuse("--task and --pairs do not apply", "spectrum", "number", "--pairs", 4)
+    refuse("a base must be larger than 1", "spectrum", "number", "--base", 0.5, "-o", tmp_path / "no")
+    refuse("task and pairs do not apply", "spectrum", "number", "--pairs", 4)
+    refuse("samples must be at least 1", "spectrum", "number", "--samples", 0)
     refuse("no such file", "spectrum", tmp_path / "missing.gguf")
     refuse("no task 'poem'", "spectrum", "number/x", "--task", "poem")
 
 
+@pytest.mark.slow
 def test_the_figure_shows_the_tables():
-    found = spectra(ww.embedded("number"), ww.multihop("number", 2), bases=(100.0,))
-    shares, conditions, lengths = spectra_figure(found, "number").axes
+    found = ww.spectrum(ww.embedded("number"), ww.multihop("number", 2), base=(100.0,))
+    shares, conditions, lengths = spectrum_figure(found).axes
     assert (shares.collections[0].get_offsets() == found.heads[["distance", "interaction"]].to_numpy()).all()
     assert (conditions.collections[0].get_offsets()[:, 1] == found.heads["condition"].to_numpy()).all()
     drawn = {line.get_gid(): line.get_ydata() for line in lengths.lines}
@@ -127,9 +141,10 @@ def test_the_figure_shows_the_tables():
         assert values.tolist() == medians[name].tolist()
 
 
+@pytest.mark.slow
 def test_kernels_reach_far_beyond_the_prompts():
-    table = spectra(ww.embedded("number"), ww.multihop("number", 1), bases=(100.0,)).kernels
+    table = ww.spectrum(ww.embedded("number"), ww.multihop("number", 1), base=(100.0,)).kernels
     assert set(table["rotation"]) == {"own", "100"}
     assert max(table["tokens"]) == 65_536
-    assert (table.query("tokens == 65536")["effective_rank"] > 50).any()  # of the 128 that 64 planes can have
+    assert (table.query("tokens == 65536")["effective_rank"] > 50).any()  # out of at most 128 for 64 planes
     assert table["largest"].between(1 / 128, 1).all()

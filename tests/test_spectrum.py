@@ -1,8 +1,10 @@
-"""Shares, Toeplitz parts and spectra against regressions, dense matrices, closed forms and the model's attention."""
+"""Shares, Toeplitz parts and singular values against regressions, dense matrices, closed forms and the model's own
+attention."""
 
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +14,9 @@ from scipy.linalg import toeplitz
 import tiny
 import wherewhat as ww
 from wherewhat.core.rotation import Rotation
-from wherewhat.core.spectrum import Contents, Spectrum, spectrum, two_way, with_base
+from wherewhat.core.spectrum import Contents, SingularValues, singular_values, two_way, with_base
 from wherewhat.core.toeplitz import (
-    HadamardToeplitz,
-    density,
     distance_share,
-    extreme_eigenvalues,
-    kernel,
-    norm,
     square,
     toeplitz_part,
     toeplitz_share,
@@ -120,18 +117,36 @@ def test_singular_values_are_those_of_the_whole_matrix(tokens):
     queries, keys = torch.randn(2, 3, tokens, 16, dtype=torch.float64).unbind()
     bias = square(-torch.arange(tokens, dtype=torch.float64)).expand(3, tokens, tokens)
     for added, matrix in ((None, queries @ keys.mT), (bias, queries @ keys.mT + bias)):
-        found = spectrum(queries, keys, added)
+        found = singular_values(queries, keys, added)
         expected = np.linalg.svd(matrix.numpy(), compute_uv=False)[:, : min(tokens, 16)]
         assert found.values.numpy() == pytest.approx(expected, rel=1e-9)
         assert found.condition.numpy() == pytest.approx(expected[:, 0] / expected[:, -1], rel=1e-9)
 
 
 def test_effective_rank_counts_equal_singular_values():
-    assert Spectrum(torch.tensor([2.0, 2, 2, 0, 0])).effective_rank.item() == pytest.approx(3)
-    assert Spectrum(torch.tensor([5.0, 0, 0])).effective_rank.item() == pytest.approx(1)
+    assert SingularValues(torch.tensor([2.0, 2, 2, 0, 0])).effective_rank.item() == pytest.approx(3)
+    assert SingularValues(torch.tensor([5.0, 0, 0])).effective_rank.item() == pytest.approx(1)
 
 
-def test_contents_turned_again_give_the_attention_of_hugging_face(stories15m):
+@pytest.mark.parametrize("family", ["llama", "gemma2", "bloom"])
+def test_singular_values_of_a_trace_are_those_of_its_logits(family):
+    """Against a dense decomposition of queries keys^T; a bias is added if it does not mask anything."""
+    trace = ww.capture(tiny.tiny_model(family, 0), torch.randint(10, 40, (2, 20)), queries=range(1, 20))
+    bias = torch.randn(1, trace.attention[0].queries.shape[1], 19, 20)
+    biased = replace(trace, attention=tuple(replace(layer, bias=bias) for layer in trace.attention))
+    for seen, added in ((trace, 0.0), (biased, bias[..., 1:])):
+        found = ww.singular_values(seen)
+        for layer, one in zip(trace.attention, found, strict=True):
+            keys = layer.keys.repeat_interleave(layer.queries.shape[1] // layer.keys.shape[1], dim=1)
+            logits = (layer.queries @ keys.mT * layer.scaling)[..., 1:].double() + added
+            expected = np.linalg.svd(logits.numpy(), compute_uv=False)[..., : min(19, layer.queries.shape[3])]
+            assert one.values.numpy() == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(ww.BadInput, match="a trace, or queries and keys"):
+        ww.singular_values(torch.randn(4, 4))
+
+
+@pytest.mark.weights
+def test_contents_rotated_again_give_the_attention_of_hugging_face(stories15m):
     ids = torch.randint(3, 3000, (1, 40))
     trace = ww.capture(stories15m, ids, queries=range(1, 40))
     theirs = deepcopy(stories15m)
@@ -140,13 +155,14 @@ def test_contents_turned_again_give_the_attention_of_hugging_face(stories15m):
         expected = theirs(ids, output_attentions=True).attentions
     unseen = torch.ones(39, 39, dtype=torch.bool).triu(1)
     for layer, rows in zip(trace.attention, expected, strict=True):
-        queries, keys = Contents.of(layer).turned()
+        queries, keys = Contents.of(layer).rotated()
         found = (queries @ keys.mT).masked_fill(unseen, -torch.inf).softmax(-1)
         without_first = rows[..., 1:, 1:] / rows[..., 1:, 1:].sum(-1, keepdim=True)
         assert (found - without_first).abs().max() < 1e-4
 
 
-def test_logits_are_the_real_part_of_gram_matrices_one_a_frequency(stories15m):
+@pytest.mark.weights
+def test_logits_are_the_real_part_of_gram_matrices_one_per_frequency(stories15m):
     """L = Re sum_k A_k o E_k with A_k = q_k k_k^H, and the logits without position are Re sum_k A_k."""
     trace = ww.capture(stories15m, torch.randint(3, 3000, (1, 30)), queries=range(1, 30))
     contents = Contents.of(trace.attention[2])
@@ -154,12 +170,12 @@ def test_logits_are_the_real_part_of_gram_matrices_one_a_frequency(stories15m):
     planes = [torch.complex(x[..., rotation.first], x[..., rotation.second]) for x in (contents.queries, contents.keys)]
     grams = torch.einsum("bhnf,bhmf->bhfnm", planes[0], planes[1].conj())
     waves = torch.polar(torch.ones(()).double(), rotation.angles.double()[:, None, None] * distance)
-    queries, keys = contents.turned()
+    queries, keys = contents.rotated()
     assert ((grams * waves).sum(2).real - queries @ keys.mT).abs().max() < 1e-4
     assert (grams.sum(2).real - contents.queries @ contents.keys.mT).abs().max() < 1e-9
 
 
-def test_another_base_turns_like_a_model_with_that_base():
+def test_another_base_rotates_like_a_model_with_that_base():
     llama = Rotation.half_split(1e4 ** -(torch.arange(4) / 4), head_dim=10)
     assert torch.allclose(with_base(llama, 500.0).angles, 500.0 ** -(torch.arange(4) / 4))
     assert torch.equal(with_base(llama, 1e4).angles, llama.angles)
@@ -167,51 +183,15 @@ def test_another_base_turns_like_a_model_with_that_base():
     assert torch.allclose(with_base(mixed, 100.0).angles, torch.tensor([0, 0.1, -1]))
 
 
-def test_queries_of_all_positions_are_needed(stories15m):
-    trace = ww.capture(stories15m, torch.randint(3, 3000, (1, 12)))
+def test_queries_of_all_positions_are_needed():
+    trace = ww.capture(tiny.tiny_model("llama", 0), torch.randint(10, 40, (1, 12)))
     with pytest.raises(ww.BadInput, match=r"range\(1, tokens\)"):
-        Contents.of(trace.attention[0])
+        ww.singular_values(trace)
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 64])
-def test_products_by_fourier_transforms_are_those_of_the_matrix(size):
-    draw = np.random.default_rng(size)
-    column, row, left, right = (
-        torch.from_numpy(draw.normal(size=shape)) for shape in [size, size, (size, 3), (size, 3)]
-    )
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_a_matrix_of_distances_is_that_of_scipy(size):
+    column, row = torch.randn(2, size, dtype=torch.float64)
     row[0] = column[0]
-    matrix = (left @ right.T).numpy() * toeplitz(column, row)
-    operator = HadamardToeplitz(column, row, left, right)
-    vector = draw.normal(size=size)
-    assert operator @ vector == pytest.approx(matrix @ vector, abs=1e-10)
-    assert operator.H @ vector == pytest.approx(matrix.T @ vector, abs=1e-10)
-    if size > 2:
-        assert norm(operator) == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-4)
-
-
-def test_extreme_eigenvalues_of_sixteen_thousand_tokens():
-    """The kernel of F angles is a product of N x 2F waves, so a 2F x 2F matrix knows its eigenvalues."""
-    tokens = 2**14
-    phases = torch.arange(tokens, dtype=torch.float64)[:, None] * ANGLES
-    waves = torch.cat([phases.cos(), phases.sin()], 1) / len(ANGLES) ** 0.5
-    low, high = extreme_eigenvalues(HadamardToeplitz(kernel(ANGLES, tokens)))
-    assert high == pytest.approx(torch.linalg.eigvalsh(waves.T @ waves)[-1].item(), rel=1e-6)
-    assert low == pytest.approx(0, abs=1e-5 * high)
-
-
-def test_eigenvalues_fill_the_range_of_a_known_symbol():
-    """The matrix rho^|i - j| has the symbol (1 - rho^2) / (1 - 2 rho cos w + rho^2), Poisson's kernel."""
-    rho, tokens = 0.6, 2048
-    column = rho ** torch.arange(tokens, dtype=torch.float64)
-    symbol = (1 - rho**2) / (1 - 2 * rho * torch.linspace(0, torch.pi, tokens + 1, dtype=torch.float64).cos() + rho**2)
-    assert (density(column) - symbol).abs().max() < 0.01
-    low, high = extreme_eigenvalues(HadamardToeplitz(column))
-    assert (low, high) == pytest.approx((symbol.min().item(), symbol.max().item()), rel=1e-3)
-
-
-def test_the_density_lies_between_the_extreme_eigenvalues():
-    for _ in range(20):
-        column = torch.randn(17, dtype=torch.float64)
-        eigenvalues = torch.linalg.eigvalsh(square(column))
-        found = density(column)
-        assert eigenvalues[0] - 1e-9 <= found.min() <= found.max() <= eigenvalues[-1] + 1e-9
+    assert torch.equal(square(column, row), torch.from_numpy(toeplitz(column.numpy(), row.numpy())))
+    assert torch.equal(square(column), torch.from_numpy(toeplitz(column.numpy())))

@@ -1,4 +1,4 @@
-"""A prompt stretched on paper against the same prompt really made longer."""
+"""Stretched logits against those of prompts that really are longer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import torch
 
 import tiny
 import wherewhat as ww
-from wherewhat.core.stretch import stretch
+from wherewhat.core.stretch import stretch_logits
 from wherewhat.errors import NotMeasurable
 from wherewhat.lab import Shape, Transformer
-from wherewhat.studies.lengths import answer
-from wherewhat.studies.stretching import loss_length, predict_attention
+from wherewhat.studies.lengths.hop_lengths import answer
+from wherewhat.studies.lengths.loss_length import loss_length, predict_attention
 from wherewhat.tasks import Number
 
 SHORT, LONG = 12, 90
@@ -19,7 +19,7 @@ SHORT, LONG = 12, 90
 
 @pytest.fixture
 def model():
-    """One layer: contents do not depend on what stands around them, so a stretch must be exact."""
+    """One layer: contents do not depend on their context, so a stretch must be exact."""
     made = Transformer(Shape(vocabulary=30, layers=1, heads=2, width=32, hidden=8), seed=3)
     with torch.no_grad():
         made.blocks[0].inward.weight.mul_(40)
@@ -27,7 +27,7 @@ def model():
 
 
 def prompts(length: int, start: int) -> torch.Tensor:
-    """The first tokens and the last ones differ; between them stands token 7 as often as it takes."""
+    """Different first and last tokens, and between them as many tokens 7 as needed."""
     draw = torch.Generator().manual_seed(0)
     ends = torch.randint(8, 30, (4, SHORT), generator=draw)
     middle = torch.full((4, length - SHORT + 2), 7)
@@ -37,7 +37,7 @@ def prompts(length: int, start: int) -> torch.Tensor:
 @pytest.mark.parametrize("start", [0, 3])
 def test_every_length_is_what_a_forward_pass_gives(model, start):
     short = prompts(SHORT, start)
-    far = stretch(ww.capture(model, short), 0, short == 7, LONG, start)
+    far = stretch_logits(ww.capture(model, short), 0, short == 7, LONG, start)
     for length in (SHORT, SHORT + 1, 40, LONG):
         extra = length - SHORT
         rows = ww.capture(model, prompts(length, start)).attention_rows(0)
@@ -50,7 +50,7 @@ def test_every_length_is_what_a_forward_pass_gives(model, start):
 
 def test_discrepancy_is_the_logit_less_its_best_rival(model):
     short = prompts(SHORT, 2)
-    far = stretch(ww.capture(model, short), 0, short == 7, LONG, start=2)
+    far = stretch_logits(ww.capture(model, short), 0, short == 7, LONG, start=2)
     long = ww.capture(model, prompts(LONG, 2)).placements(0).logits()
     asked = LONG - 3  # token SHORT - 3 of the short prompt
     others = long.clone()
@@ -60,16 +60,16 @@ def test_discrepancy_is_the_logit_less_its_best_rival(model):
     assert (found - expected).abs().max() < 1e-4
 
 
-def test_a_bias_by_position_is_refused():
-
+def test_a_positional_bias_is_refused():
     model = tiny.tiny_model("bloom", 0)
     ids = torch.randint(10, 40, (1, 10))
     with pytest.raises(NotMeasurable, match="cannot be stretched"):
-        stretch(ww.capture(model, ids), 0, torch.ones(1, 10, dtype=torch.bool), 20)
+        stretch_logits(ww.capture(model, ids), 0, torch.ones(1, 10, dtype=torch.bool), 20)
 
 
-def test_predictions_for_the_first_layer_are_what_is_measured():
-    """Contents of layer 0 do not depend on the context, and its neutral contents are a fair sample of what is added."""
+@pytest.mark.slow
+def test_predictions_for_the_first_layer_are_the_measured_values():
+    """Contents of layer 0 do not depend on the context, and neutral contents are a fair sample of those added."""
     task, model = Number(), ww.embedded("number")
     sequences = task.sample(64, seed=1)
     predicted = predict_attention(model, task, sequences, longest=200)
@@ -79,7 +79,7 @@ def test_predictions_for_the_first_layer_are_what_is_measured():
         assert (looks[:, 0, 0, 1].mean() - predicted[0, 0, length - 17]).abs() < tolerance
 
 
-def test_the_length_of_loss_is_where_half_is_crossed():
+def test_the_loss_length_is_where_attention_falls_below_half():
     lengths, attention = torch.tensor([17, 20, 40]), torch.tensor([0.8, 0.5, 0.3])
     assert loss_length(lengths, attention) == pytest.approx(800**0.5)
     assert loss_length(lengths, torch.tensor([0.5, 0.4, 0.3])) == float("inf")

@@ -95,6 +95,7 @@ def test_pretargets_visited_and_distractors_are_uniform(task: Number | Letter) -
             assert (counts - counts.sum() / place).abs().max() < 5 * (counts.sum() / place).sqrt()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [Number(), Letter()])
 def test_splits(task: Number | Letter) -> None:
     train, validation, test = task.splits()

@@ -1,4 +1,4 @@
-"""One hop as text: questions with one right answer, answers of real models, and shares with known values."""
+"""One hop as text: questions with one right answer, answers of real models, and accuracies with known values."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from conftest import weights
 from tiny import tiny_model
 from wherewhat.errors import BadInput
 from wherewhat.prompts.one_hop import WORDINGS, one_hop, read_answer
-from wherewhat.report.text_lengths import text_length_curves
-from wherewhat.studies.answers import NEW_TOKENS, AnswerLog, Reply
-from wherewhat.studies.local_model import LocalModel
-from wherewhat.studies.text_lengths import PUBLISHED, WINDOWS, text_lengths
+from wherewhat.studies.lengths.answers import NEW_TOKENS, AnswerLog, Reply
+from wherewhat.studies.lengths.figures import text_length_curves
+from wherewhat.studies.lengths.local_model import LocalModel
+from wherewhat.studies.lengths.paper import PUBLISHED_MODELS
+from wherewhat.studies.lengths.text_lengths import WINDOWS, measure_text_lengths
 
 
 def solve(task: str, sequence: str) -> str:
-    """The rule as the paper puts it; fails where it does not name one symbol."""
+    """The rule of the paper; fails unless it names exactly one symbol."""
     *symbols, query = sequence.split()
     if task == "number":
         return symbols[len(symbols) - int(query)]
@@ -31,7 +32,7 @@ def solve(task: str, sequence: str) -> str:
 
 
 class Solver:
-    """Answers by the rule, but for those questions on which `fails` says something else."""
+    """Answers by the rule, except where `fails` returns another answer."""
 
     identity = "solver"
 
@@ -55,7 +56,7 @@ def test_examples_and_questions_have_one_answer_by_the_rule(task):
 
 
 @pytest.mark.parametrize("task", WORDINGS)
-def test_answers_stand_everywhere_in_the_window(task):
+def test_answers_are_spread_over_the_whole_window(task):
     def place(question):
         *symbols, query = question.sequence.split()
         return len(symbols) - int(query) if task == "number" else symbols.index(question.answer)
@@ -64,7 +65,7 @@ def test_answers_stand_everywhere_in_the_window(task):
     assert one_hop(task, 48, 9, seed=1) == one_hop(task, 48, 9, seed=1) != one_hop(task, 48, 9, seed=2)
 
 
-def test_letters_are_drawn_alike():
+def test_letters_are_drawn_uniformly():
     questions = one_hop("letter", 300, count=200)
     assert {len({symbol[0] for symbol in one.sequence.split()[:-1]}) for one in questions} == {26}
     assert not any(one.sequence[-2] == one.sequence[-1] for one in questions)
@@ -97,7 +98,7 @@ def test_the_first_word_is_the_answer_or_malformed(task, said, read):
 
 
 class Words:
-    """As much of a tokenizer as answers need: tokens are written as their numbers."""
+    """The parts of a tokenizer that answers need: tokens are written as their numbers."""
 
     chat_template, eos_token_id, is_fast = None, 2, True
 
@@ -108,10 +109,10 @@ class Words:
         return [" ".join(map(str, row.tolist())) for row in rows]
 
 
-def test_settings_of_a_model_that_bend_its_choice_do_not_count_and_its_angles_do():
+def test_generation_settings_of_a_model_do_not_matter_and_its_angles_do():
     ids = [list(range(3, 40))]
     plain, bent = tiny_model("llama").eval(), tiny_model("llama").eval()
-    bent.generation_config.no_repeat_ngram_size = 1  # no token may come again
+    bent.generation_config.no_repeat_ngram_size = 1  # no token may be repeated
     bent.generation_config.suppress_tokens = list(range(64))
     own = bent.generation_config
     assert LocalModel(bent, Words()).generate(ids) == LocalModel(plain, Words()).generate(ids)
@@ -125,8 +126,8 @@ def test_settings_of_a_model_that_bend_its_choice_do_not_count_and_its_angles_do
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mpt", "gemma3_text", "mistral", "mamba", "qwen3_next"])
-def test_batches_say_what_each_prompt_alone_gets(family):
-    """Whatever a family keeps of what it has read: all keys, some of them, or a state."""
+def test_answers_in_a_batch_are_those_to_each_prompt_alone(family):
+    """Whatever a family caches: all keys, some of them, or a state."""
     model = tiny_model(family).eval()
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(3, 128, (4, 30), generator=draw)
@@ -145,8 +146,9 @@ def stories(stories260k):
     return LocalModel(stories260k, ww.load_tokenizer(weights("stories260K")))
 
 
-def test_a_real_model_answers_and_prompts_that_do_not_fit_have_no_share(stories, stories260k, tmp_path):
-    found = text_lengths(stories, tmp_path, windows=(12, 300), prompts=2, seeds=(3,))
+@pytest.mark.weights
+def test_a_real_model_answers_and_prompts_that_do_not_fit_have_no_accuracy(stories, stories260k, tmp_path):
+    found = measure_text_lengths(stories, tmp_path, windows=(12, 300), prompts=2, seeds=(3,))
     tokenizer = stories.tokenizer
     for row in found.answers.query("window == 12").to_dict("records"):
         question = next(one for one in one_hop(row["task"], 12, 2, 3) if one.sequence == row["sequence"])
@@ -157,18 +159,19 @@ def test_a_real_model_answers_and_prompts_that_do_not_fit_have_no_share(stories,
     long = found.accuracy.query("window == 300")
     assert long["unfit"].tolist() == [2, 2]
     assert long[["accuracy", "low", "high", "spread"]].isna().all(axis=None)
-    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 4  # that two do not fit is not kept
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 4  # prompts that do not fit are not saved
 
 
-def test_shares_of_a_model_with_known_answers():
-    """Wrong on some letters, mute on number at 16, right otherwise."""
+def test_accuracy_of_a_model_with_known_answers():
+    """Wrong on some letters, malformed on number at 16, right otherwise."""
 
     def fails(question):
         if question.task == "number" and question.window == 16:
             return "I do not know"
         return "a1" if question.task == "letter" and question.answer[0] in "qrst" else None
 
-    found = text_lengths(Solver(fails), windows=(12, 16), prompts=10, seeds=range(5))
+    prices = {"price_in": 3.0, "price_out": 10.0}
+    found = measure_text_lengths(Solver(fails), windows=(12, 16), prompts=10, seeds=range(5), about=prices)
     rows = {(row["task"], row["window"]): row for row in found.accuracy.to_dict("records")}
     assert list(rows) == [("number", 12), ("number", 16), ("letter", 12), ("letter", 16)]
     assert [rows["number", 12][name] for name in ("right", "accuracy", "high", "spread")] == [50, 1.0, 1.0, 0.0]
@@ -184,66 +187,92 @@ def test_shares_of_a_model_with_known_answers():
         ((centre - half) / (1 + z * z / 50), (centre + half) / (1 + z * z / 50))
     )
     assert found.tokens == (2000, 400)
-    assert found.cost(3.0, 10.0) == pytest.approx(0.01)
+    assert found.cost == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(("wrong", "kept"), [(3, True), (4, False)])  # of 20: 85 % and 80 %
 def test_the_papers_rule(wrong, kept):
     failing = one_hop("letter", 16, 20)[:wrong]
     solver = Solver(lambda question: "a0" if question in failing else None)
-    assert text_lengths(solver, windows=(16,), prompts=20, seeds=(0,)).kept is kept
-    assert text_lengths(solver, windows=(12,), prompts=2, seeds=(0,)).kept is None
+    assert measure_text_lengths(solver, windows=(16,), prompts=20, seeds=(0,)).kept is kept
+    assert measure_text_lengths(solver, windows=(12,), prompts=2, seeds=(0,)).kept is None
 
 
-def test_what_is_answered_is_not_asked_again_and_a_cut_line_is(tmp_path):
+def test_answers_are_reused_and_a_cut_line_is_asked_again(tmp_path):
     first, second, third = Solver(), Solver(), Solver()
-    whole = text_lengths(first, tmp_path, windows=(12, 24), prompts=3, seeds=(0,))
+    whole = measure_text_lengths(first, tmp_path, windows=(12, 24), prompts=3, seeds=(0,))
     file = tmp_path / "answers.jsonl"
     file.write_bytes(file.read_bytes()[:-20])
-    again = text_lengths(second, tmp_path, windows=(12, 24), prompts=3, seeds=(0,))
+    again = measure_text_lengths(second, tmp_path, windows=(12, 24), prompts=3, seeds=(0,))
     assert second.asked == first.asked[-1:]
     pd.testing.assert_frame_equal(again.answers, whole.answers)
-    text_lengths(third, tmp_path, windows=(12, 24), prompts=3, seeds=(0,))
+    measure_text_lengths(third, tmp_path, windows=(12, 24), prompts=3, seeds=(0,))
     assert third.asked == []
     log = AnswerLog(file, "another model")
     assert not any(question in log for question in first.asked)
 
 
 def test_the_figure_shows_the_table():
-    found = text_lengths(Solver(), windows=(12, 32, 300), prompts=2, seeds=range(2))
+    found = measure_text_lengths(Solver(), windows=(12, 32, 300), prompts=2, seeds=range(2))
     left, right = text_length_curves(found, "solver").axes
-    assert {line.get_label() for line in right.lines} == {f"{name}, {task}" for name in PUBLISHED for task in WORDINGS}
+    assert {line.get_label() for line in right.lines} == {
+        f"{name}, {task}" for name in PUBLISHED_MODELS for task in WORDINGS
+    }
     lines = {container.get_label(): container.lines[0].get_xydata() for container in left.containers}
     for task in WORDINGS:
         rows = found.accuracy.query(f"task == '{task}'")
         assert (lines[task] == rows[["window", "accuracy"]].to_numpy()).all()
 
 
+def test_what_is_saved_is_what_is_returned(tmp_path):
+    """Of an object that answers, asked like any model, and of answers with missing parts."""
+    found = ww.lengths(Solver(), longest=16, prompts=2, runs=2, folder=tmp_path / "solved")
+    assert isinstance(found, ww.TextLengths)
+    assert (found.accuracy["accuracy"] == 1).all()
+    assert found.name == "Solver"
+
+    class Unfit(Solver):
+        def ask(self, questions, keep):
+            for question in questions:
+                keep(question, Reply(None if question.window > 12 else "?", 10))
+
+    unfit = ww.lengths(Unfit(), longest=16, prompts=2, runs=1, folder=tmp_path / "unfit")
+    assert unfit.accuracy["unfit"].tolist() == [0, 2, 0, 2]
+    for folder, result in (("solved", found), ("unfit", unfit)):
+        loaded = ww.TextLengths.load(tmp_path / folder)
+        pd.testing.assert_frame_equal(loaded.answers, result.answers)
+        pd.testing.assert_frame_equal(loaded.accuracy, result.accuracy)
+        assert loaded.about == result.about
+    files = {path.name for path in (tmp_path / "solved").iterdir()}
+    assert files == {*ww.TextLengths.files(), "answers.jsonl", "lengths.pdf"}
+
+
+@pytest.mark.weights
+@pytest.mark.slow
 def test_the_command(run, refuse, tmp_path):
     model = weights("stories260K")
     asked = ("lengths", model, "-o", tmp_path / "made", "--prompts", 1, "--runs", 2, "--longest", 16)
     code, out, _ = run(*asked)
     assert code == 0
-    assert "stories260K: one hop as text, 2 prompts a task and window, 2 seeds" in out
+    assert "stories260K: one hop as text, 2 prompts per task and window, 2 seeds" in out
     assert "would not be kept" in " ".join(out.split())
     code, out, err = run(*asked, "--json")
-    told = json.loads(out)
-    assert (code, err, told["kept"], told["cost"]) == (0, "", False, None)
-    assert [row["window"] for row in told["lengths"]] == [12, 16, 12, 16]
+    summary = json.loads(out)
+    assert (code, err, summary["kept"], summary["cost"]) == (0, "", False, None)
+    assert [row["window"] for row in summary["lengths"]] == [12, 16, 12, 16]
     assert (tmp_path / "made" / "lengths.pdf").read_bytes().startswith(b"%PDF")
     assert len(pd.read_parquet(tmp_path / "made" / "answers.parquet")) == 8
     refuse("windows start at 12", "lengths", model, "--longest", 11)
-    refuse("--timeout is for models behind an --endpoint", "lengths", model, "--timeout", 3)
-    refuse("--runs is for language models", "lengths", "letter", "--runs", 3)
-    refuse("which model", "lengths")
-    refuse("--endpoint URL --model NAME", "lengths", "--endpoint", "http://localhost:1/v1")
-    refuse("--endpoint URL --model NAME", "lengths", "letter", "--endpoint", "http://localhost:1/v1", "--model", "m")
+    refuse("timeout applies only to a model behind an endpoint", "lengths", model, "--timeout", 3)
+    refuse("runs applies only to language models", "lengths", "letter", "--runs", 3)
+    refuse("sharpen applies only to models of the lab", "lengths", model, "--sharpen")
+    refuse("runs must be at least 1", "lengths", model, "--runs", 0)
 
 
 def test_refusals():
     with pytest.raises(BadInput, match="no task"):
         one_hop("digit", 12, 1)
-    with pytest.raises(BadInput, match="start at 1"):
+    with pytest.raises(BadInput, match="at least 1"):
         one_hop("letter", 12, 0)
     with pytest.raises(BadInput, match="at least one window"):
-        text_lengths(Solver(), windows=())
+        measure_text_lengths(Solver(), windows=())

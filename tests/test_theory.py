@@ -11,7 +11,7 @@ import torch
 
 import wherewhat as ww
 from wherewhat.core.kinds import kind
-from wherewhat.studies.checks import solves
+from wherewhat.studies.theorems.checks import solves
 from wherewhat.tasks import Index, Induction, Letter, Number, Retrieval
 from wherewhat.theory.constructions import forced_angle, h_pos, h_sym, t_index, t_retrieval, two_angles
 from wherewhat.theory.curves import fall_to_the_middle, positional_weight, reach, symbolic_weight
@@ -31,7 +31,7 @@ def answer(words: list[str]) -> str | None:
 
 
 def one_hop_answer(words: list[str]) -> str:
-    """Number: so many steps to the left. Letter: the digit of the token that starts with the second letter."""
+    """Number: the number of steps to the left. Letter: the digit of the token that starts with the second letter."""
     if words[-1].isdigit():
         return words[-1 - int(words[-1])]
     (found,) = [word[1:] for word in words if word[0] == words[-1][1] and word[1:].isdigit()]
@@ -159,7 +159,7 @@ def test_pairs_are_inputs_of_the_task_with_different_answers(task, looks_at):
             assert len({word[0] for word in words[1][:-1]}) == task.length
     witness = find_witness(pure_head(task, looks_at, seed=7).transformer(2.0), task, looks_at)
     assert witness is not None
-    assert witness.said[0] == witness.said[1]
+    assert witness.predictions[0] == witness.predictions[1]
     assert "wrong" in str(witness)
 
 

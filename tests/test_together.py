@@ -1,4 +1,4 @@
-"""The same study started twice at the same time, by mistake or on two machines that share a folder."""
+"""The same study started twice at the same time, by mistake or on two machines with a shared folder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ import pandas as pd
 import torch
 
 from wherewhat.files import write_table
-from wherewhat.studies.cells import run_cells
-from wherewhat.studies.executors import Processes, executing
+from wherewhat.cells.cells import run_cells
+from wherewhat.cells.executors import ProcessExecutor, executing
 
 @dataclass(frozen=True)
 class Cell:
@@ -35,7 +35,7 @@ def compute(cell):
 folder, jobs = Path(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
-with executing(Processes(jobs) if jobs > 1 else None):
+with executing(ProcessExecutor(jobs) if jobs > 1 else None):
     results = run_cells(folder / "cells", [Cell(seed) for seed in range(40)], compute)
     write_table(folder / "means.parquet", pd.DataFrame({"mean": [float(one["random"].mean()) for one in results]}))
 """
@@ -52,7 +52,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def go(studies: list[subprocess.Popen[str]]) -> None:
-    """Let them begin at the same moment."""
+    """Let all of them start at the same moment."""
     for study in studies:
         assert study.stdout
         assert study.stdout.readline() == "ready\n", study.communicate()
@@ -77,11 +77,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return contents(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_two_that_run_together_end_as_one_alone(tmp_path: Path, jobs: int, alone: dict[str, bytes]) -> None:
+def test_two_concurrent_studies_end_with_the_files_of_one(tmp_path: Path, jobs: int, alone: dict[str, bytes]) -> None:
     both = [start(tmp_path, jobs) for _ in range(2)]
     go(both)
-    while any(study.poll() is None for study in both):  # whatever is there is whole
+    while any(study.poll() is None for study in both):  # every file that exists is complete
         for path in (tmp_path / "cells").glob("*.safetensors"):
             assert read_tensors(path)["random"].shape == (100_000,)
         time.sleep(0.05)
@@ -90,8 +91,8 @@ def test_two_that_run_together_end_as_one_alone(tmp_path: Path, jobs: int, alone
     assert contents(tmp_path) == alone
 
 
-def test_writers_of_the_same_number_on_two_machines_do_not_meet(tmp_path: Path) -> None:
-    """One writes a file while the other is in the middle of writing it."""
+def test_processes_with_equal_ids_on_two_machines_do_not_interfere(tmp_path: Path) -> None:
+    """One writes a file while the other is still writing it."""
     path, replace = tmp_path / "file", Path.replace
 
     def meanwhile(partial: Path, target: Path) -> Path:

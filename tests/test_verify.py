@@ -1,15 +1,18 @@
-"""Every theorem holds; a construction that is broken does not."""
+"""Every theorem holds; a broken construction violates it."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 
+import pandas as pd
 import pytest
+import torch
 
-from wherewhat.studies import verify as study
-from wherewhat.studies.checks import PureHead
-from wherewhat.studies.verify import claim
+import wherewhat as ww
+from wherewhat.studies.theorems import verify as study
+from wherewhat.studies.theorems.checks import PureHead
+from wherewhat.studies.theorems.verify import find_theorem
 from wherewhat.tasks import Index, Induction, Letter, Number, Retrieval
 from wherewhat.theory.constructions import Construction, forced_angle, h_pos, h_sym, t_index, t_retrieval, two_angles
 
@@ -35,35 +38,48 @@ def too_hot(made: Construction) -> Construction:
     return replace(made, gap=20 * made.gap)
 
 
+@pytest.mark.slow
 def test_every_theorem_holds(run):
     code, out, err = run("verify", "--json")
     rows = json.loads(out)
     assert (code, err) == (0, "")
-    assert len(rows) == len(study.CLAIMS)
+    assert len(rows) == len(study.THEOREMS)
     for row in rows:
-        assert list(row) == ["theorem", "statement", "method", "instances", "margin", "passed"]
+        assert list(row) == ["name", "theorem", "statement", "method", "instances", "margin", "passed", "shown"]
         assert row["passed"] is True
         assert row["instances"] > 50
         assert row["margin"] > -1e-6
 
 
+@pytest.mark.slow
+def test_a_saved_verification_is_the_one_returned(tmp_path):
+    threads = torch.get_num_threads()
+    found = ww.verify(["h-pos", "no-symbolic-index"], seed=3, folder=tmp_path)
+    loaded = ww.Verification.load(tmp_path)
+    pd.testing.assert_frame_equal(loaded.rows, found.rows)
+    assert loaded.about == found.about
+    assert found.passed
+    assert list(loaded) == [find_theorem(name).verify(3) for name in ("h-pos", "no-symbolic-index")]
+    assert torch.get_num_threads() == threads
+
+
 @pytest.mark.parametrize("broken", [other_sign, other_angle, too_hot])
 @pytest.mark.parametrize("name", SMALL)
 def test_a_broken_construction_answers_wrong(name, broken):
-    row = claim(name).verify(subjects=[broken(SMALL[name])])
+    row = find_theorem(name).verify(subjects=[broken(SMALL[name])])
     assert not row.passed
     assert row.margin < 0
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_what_holds_before_it_is_broken(name):
-    assert claim(name).verify(seed=1, subjects=[SMALL[name]]).passed
+def test_the_same_construction_unbroken_holds(name):
+    assert find_theorem(name).verify(seed=1, subjects=[SMALL[name]]).passed
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_less_than_the_temperature_breaks_the_promise_of_attention(name):
-    assert claim("temperature").verify(subjects=[SMALL[name]]).passed
-    assert not claim("temperature").verify(subjects=[too_hot(SMALL[name])]).passed
+def test_a_lower_inverse_temperature_breaks_the_promised_attention(name):
+    assert find_theorem("temperature").verify(subjects=[SMALL[name]]).passed
+    assert not find_theorem("temperature").verify(subjects=[too_hot(SMALL[name])]).passed
 
 
 @pytest.mark.parametrize(
@@ -76,15 +92,15 @@ def test_less_than_the_temperature_breaks_the_promise_of_attention(name):
         ("no-pure-hop", PureHead(SMALL["t-index"].transformer, SMALL["t-index"].task, "what")),
     ],
 )
-def test_a_head_that_can_refutes_that_none_can(name, able):
-    row = claim(name).verify(subjects=[able])
+def test_a_head_that_solves_the_task_refutes_that_none_does(name, able):
+    row = find_theorem(name).verify(subjects=[able])
     assert not row.passed
     assert row.margin < 0
 
 
-def test_h_sym_cannot_tell_which_match_came_last():
+def test_h_sym_does_not_know_which_match_came_last():
     task = Induction(6, 3, 4)
-    row = claim("no-pure-induction").verify(subjects=[PureHead(h_sym(task).transformer, task, "what")])
+    row = find_theorem("no-pure-induction").verify(subjects=[PureHead(h_sym(task).transformer, task, "what")])
     assert row.passed
     assert "wrong" in row.shown
 
@@ -104,17 +120,17 @@ def test_h_sym_cannot_tell_which_match_came_last():
     ],
 )
 def test_shapes_and_bounds_need_their_head(name, broken):
-    assert not claim(name).verify(subjects=[broken]).passed
+    assert not find_theorem(name).verify(subjects=[broken]).passed
 
 
 def test_the_table_shows_witnesses_and_ends_with_1_if_something_fails(run, refuse, monkeypatch):
     code, out, _ = run("verify", "--only", "no-symbolic-index", "--only", "h-sym")
     assert code == 0
-    assert "To a head that looks at what these are one" in out
+    assert "A head that looks at what cannot distinguish these" in out
     assert "2 of 2 hold." in out
     refuse("no theorem 'nonsense': exclusion, ", "verify", "--only", "nonsense")
-    wrong = replace(claim("h-pos"), subjects=lambda _: [other_sign(SMALL["h-pos"])])
-    monkeypatch.setattr(study, "CLAIMS", [wrong])
+    wrong = replace(find_theorem("h-pos"), subjects=lambda _: [other_sign(SMALL["h-pos"])])
+    monkeypatch.setattr(study, "THEOREMS", [wrong])
     code, out, _ = run("verify")
     assert code == 1
-    assert "0 of 1 hold; not h-pos." in out
+    assert "0 of 1 hold; failed: h-pos." in out

@@ -1,4 +1,4 @@
-"""The wheel holds all that it needs: installed apart from the sources, the demo runs on the models inside it."""
+"""The wheel is complete: installed without the sources, the demo runs on the bundled models."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import pandas as pd
 import pytest
 
 from synthetic import random_profile
-from wherewhat.report.explorer import explorer_html
-from wherewhat.studies.profile_file import Profile
+from wherewhat.explorer.page import explorer_html
+from wherewhat.studies.profile.result import Profile
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -27,14 +28,14 @@ def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The executables of an environment with the wheel; its dependencies are those of this one."""
+    """The executables of an environment with the wheel, which shares the dependencies of this environment."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
     (wheel,) = folder.glob("wherewhat-*.whl")
     venv.create(folder / "fresh")
     place = {"base": str(folder / "fresh"), "platbase": str(folder / "fresh")}
-    # A path in a .pth file brings the packages there, but not the editable install of the sources.
+    # A path in a .pth file adds the packages of this environment, but not its editable install of the sources.
     libraries = Path(sysconfig.get_path("purelib", vars=place))
     (libraries / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = folder / "fresh" / "bin" / "python"
@@ -45,7 +46,7 @@ def installed(tmp_path_factory):
 
 
 def test_a_report_is_written_from_the_wheel(installed, tmp_path):
-    """The script, the style and the template of the page are inside it."""
+    """The script, the style and the template of the page are part of the wheel."""
     random_profile(2, 3, 4, blocks=5).save(tmp_path / "profile")
     done = run(installed / "wherewhat", "report", "profile", "-o", "page.html", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-# What a configuration calls its sizes and switches. A family takes those that it knows.
+# Names of sizes and switches in configurations. Each family takes those that it has.
 SMALL: dict[str, Any] = {
     name: value
     for names, value in {
@@ -55,11 +55,11 @@ SMALL: dict[str, Any] = {
 MIXED = {"layer_types": ["sliding_attention", "full_attention"] * 2}
 WINDOWED = {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 10}
 HYBRID = {"layer_types": ["linear_attention", "full_attention"] * 2}
-# The last two layers take the keys of the first two.
+# The last two layers reuse the keys of the first two.
 SHARING = MIXED | {"num_kv_shared_layers": 2, "global_head_dim": 32}
 INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8}
 
-# What a family needs beyond the sizes, and the features that only show when asked for.
+# Options that a family needs beyond the sizes, and features that are off by default.
 FAMILY: dict[str, dict[str, Any]] = {
     "bailing_hybrid": HYBRID,
     "bamba": {"attn_layer_indices": [1, 3]},
@@ -112,7 +112,7 @@ FAMILY: dict[str, dict[str, Any]] = {
 
 
 def tiny_config(model_type: str, **options: Any) -> PretrainedConfig:
-    """A small configuration of a family; options that its outermost part does not know go to its text part."""
+    """A small configuration of a family; options unknown to its outermost part go to its text part."""
     return _small(CONFIG_MAPPING[model_type], FAMILY.get(model_type, {}) | options)
 
 
@@ -139,7 +139,7 @@ def tiny_model(model_type: str, seed: int = 0, **options: Any) -> PreTrainedMode
 
 @torch.no_grad()
 def liven(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
-    """Draw the weights anew: matrices that keep the size of what passes through, attention twice as sharp."""
+    """Reinitialise the weights: matrices that preserve the norm of their input, attention twice as sharp."""
     generator = torch.Generator().manual_seed(seed)
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     for name, weight in model.named_parameters():

@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import wherewhat as ww
-from wherewhat.capture.check import certify
-from wherewhat.capture.hook import implementation
+from wherewhat.tracing.hook import implementation
+from wherewhat.tracing.self_check import certify
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -35,20 +35,20 @@ TOKENS = 25
 TAUS = [1e-4, torch.inf]
 CHECKED, SCORED = 1e-5, 1e-4
 
-# Families whose layers attend to more than the hidden states that enter them, so that the exchange of contents has to
-# be made one step later, before attention.
+# Families whose layers attend to more than their input hidden states, so that contents have to be exchanged one step
+# later, right before attention.
 INSIDE = {
-    "gemma3n_text": "a layer is given four versions of each hidden state",
+    "gemma3n_text": "a layer receives four versions of each hidden state",
     "longcat_flash": "a layer attends twice",
     "zamba": "attention also reads the embeddings",
     "zamba2": "attention also reads the embeddings",
 }
 NOTES = {"falcon": "with ALiBi refused: eager attention of this transformers adds the bias twice"}
 NOT_BUILT = {
-    "gemma3n": "its image part needs the package timm; its text part is gemma3n_text",
+    "gemma3n": "its image part needs the package timm; its text part is listed as gemma3n_text",
     "gemma4_assistant": "it drafts for another model, whose hidden states and keys it needs",
-    "musicgen": "it reads audio codebooks, several at a time, and no tokens",
-    "musicgen_melody": "it reads audio codebooks, several at a time, and no tokens",
+    "musicgen": "it reads several audio codebooks at a time instead of tokens",
+    "musicgen_melody": "it reads several audio codebooks at a time instead of tokens",
 }
 
 
@@ -100,8 +100,8 @@ def measure(family: str) -> Row:
 def deviation_of_scores(family: str, model: PreTrainedModel, ids: Tensor, trace: ww.Trace) -> float:
     """The largest difference between scores from the table and scores by brute force.
 
-    A module that runs several times is compared the first time. Layers that take their keys from an earlier one have
-    no contents of their own to exchange before them; they rest on the self-check.
+    A module that runs several times is compared at its first run. Layers that reuse the keys of an earlier one have no
+    contents that could be exchanged before them; for them there is only the self-check.
     """
     calls: list[nn.Module] = []
     with implementation(model, "eager"):
@@ -112,7 +112,7 @@ def deviation_of_scores(family: str, model: PreTrainedModel, ids: Tensor, trace:
             handle.remove()
         calls = calls[: len(trace.attention)]
         first = [calls.index(module) for module in modules]
-        # Some families show rows from which the sink has not taken its part.
+        # Some families return rows without the share of the sink.
         shares = {
             module: trace.attention_rows(at)[0].sum(-1)
             for module, at in zip(modules, first, strict=True)
@@ -131,13 +131,13 @@ def deviation_of_scores(family: str, model: PreTrainedModel, ids: Tensor, trace:
 
 
 def shared_keys(trace: ww.Trace) -> list[int]:
-    """The attention layers that take their keys from an earlier one."""
+    """The attention layers that reuse the keys of an earlier one."""
     keys = [layer.keys for layer in trace.attention]
     return [at for at in range(len(keys)) if any(torch.equal(keys[at], keys[before]) for before in range(at))]
 
 
 def layout(trace: ww.Trace) -> str:
-    """How many dimensions turn, where they stand and how they are paired; one entry a kind of layer."""
+    """How many dimensions are rotary, where they are and how they are paired; one entry per kind of layer."""
     kinds: dict[str, None] = {}
     for layer in trace.attention:
         rotation, size = layer.rotation, layer.rotation.head_dim
@@ -173,7 +173,7 @@ def features(model: PreTrainedModel, trace: ww.Trace) -> str:
         found["bias"] = None
     if any(re.search(r"(q|k|query|key)_?(layer)?_?norm", name) for name in names):
         after = any(position.stretch is not None for position in certify(model, TOKENS).positions)
-        found["q/k norm after the turn" if after else "q/k norm"] = None
+        found["q/k norm after the rotation" if after else "q/k norm"] = None
     if taken := shared_keys(trace):
         found[f"keys shared by layers {', '.join(str(trace.layers[at]) for at in taken)}"] = None
     return "; ".join(found)
@@ -185,29 +185,29 @@ def document(rows: list[Row]) -> str:
 
 Written by `make architectures` (`tools/architectures.py`); not edited by hand.
 
-For each of the {len(rows)} causal model types of transformers {transformers.__version__} a tiny random model (2 to 6
+For each of the {len(rows)} causal model types of transformers {transformers.__version__}, a tiny random model (2 to 6
 layers, 4 heads, peaked attention, every bias, norm and sink drawn at random, windows shorter than the prompt) was built
-offline, captured with `ww.capture` on a prompt of {TOKENS} tokens, and scored with one token a block at tau 1e-4 and
+offline, captured with `ww.capture` on a prompt of {TOKENS} tokens, and scored with one token per block at tau 1e-4 and
 infinity. The scores were compared with the published procedure by brute force (`tests/brute_force.py`): the hidden
-states that enter a layer exchanged, the layer run again by the model's own eager attention, the last row read, for
-every pair of tokens. torch {torch.__version__}, Python {platform.python_version()}, float32 on the CPU.
+states that enter a layer are exchanged, the layer is rerun with the model's own eager attention, and the last row is
+read, for every pair of tokens. torch {torch.__version__}, Python {platform.python_version()}, float32 on the CPU.
 
 **{counts["verified"]} verified, {counts["prompt only"]} at level "prompt" only, {counts["refused"]} refused.**
 
-- **verified**: the self-check of the capture (attention rows, shifted keys, contents exchanged by hand) within
-  {CHECKED:.0e}, and all scores within {SCORED:.0e} of brute force.
-- **prompt only**: positions are added to the embeddings and travel with the contents. Captured at level "prompt",
-  attention rows within {CHECKED:.0e} of the model's own; scores at that level were not compared with anything here.
+- **verified**: the self-check of the capture (attention rows, shifted keys, contents exchanged by hand) is within
+  {CHECKED:.0e}, and all scores are within {SCORED:.0e} of brute force.
+- **prompt only**: positions are added to the embeddings and move with the contents. Captured at level "prompt",
+  attention rows are within {CHECKED:.0e} of the model's own; scores at that level were not compared with anything here.
 - **refused**: `ww.capture` raises `NotMeasurable`, or the family could not be built; the reason is given.
 
 Columns *rows*, *keys*, *swap*: the deviations that the self-check stores in `trace.check`; *scores*: the largest
-difference from brute force. Layer numbers count from 0. What a family does depends on its configuration too; the
-self-check runs on every model that is measured, whatever this table says of its family.
+difference from brute force. Layer numbers count from 0. The behaviour of a family also depends on its configuration;
+the self-check runs on every model that is measured, whatever this table says about its family.
 
-What the comparison does not cover: one random model, one prompt and one configuration a family. A module that runs
-several times in a pass (hrm_text) is compared at its first run. Layers that take their keys from an
-earlier layer have no contents of their own to exchange and rest on the self-check alone. Where eager rows leave out the
-sink's part (granite_swa, granitemoe_swa), brute force takes that part from the capture. Attention is peaked but not
+Limits of the comparison: one random model, one prompt and one configuration per family. A module that runs several
+times in a pass (hrm_text) is compared at its first run. Layers that reuse the keys of an earlier layer have no contents
+to exchange; for them there is only the self-check. Where eager rows lack the share of the sink (granite_swa,
+granitemoe_swa), brute force takes it from the capture. Attention is peaked but not
 saturated: where float32 rows underflow to 0, brute force loses pairs that the table keeps (a test compares such heads
 in float64).
 

@@ -1,11 +1,12 @@
-// r and medians of every model, by family; and how they change with depth.
+// Correlation and medians of every model by family, and how they change with depth.
 
 import { scaleLinear } from "d3-scale";
 import { line } from "d3-shape";
 import { chooseModel, colourOf, markOf, modelLines, shapeOf } from "./atlas.js";
-import { axes, canvas, diamond, frame, layer, placeOf, SHAPES, smallWords, unit, widthOf } from "./chart.js";
+import { axes, canvas, diamond, frame, layer, placeOf, SHAPES, texts, unit, widthOf } from "./chart.js";
+import { figurePanel } from "./figure.js";
 import { light, store } from "./store.js";
-import { choices, count, csvFile, h, number, panel, svgFile, tip } from "./ui.js";
+import { choices, count, csvFile, h, number, panel, tip } from "./ui.js";
 
 const ROW = 21;
 const TOP = 40;
@@ -19,27 +20,25 @@ const linesOf = (source) =>
     ...source.models.filter((one) => one.family === family.family).map((model) => ({ model })),
   ]);
 
+/** The table of models, without what only figures need. */
+const modelRows = (source) =>
+  source.models.map(({ rows, depth, number: _, from, until, firstRow, ...columns }) => columns);
+
 export function byFamily(source) {
-  const svg = canvas("r, medians and kinds of heads of every model, by family. Arrow keys move through models.", {
-    interactive: true,
-    name: "families",
-  });
-  const shown = panel(
+  const { svg, shown } = figurePanel(
     "families",
     "By family",
-    "Left: how the two scores correlate over a model's heads, with its 95 % interval; at −1 they exclude each other. Middle: median positional score (circle) and symbolic score (square). Right: heads at where, at what, unfocused, mixed. A family's marks are the medians of its models.",
+    "Left: correlation of the two scores over the heads of a model, with its 95 % interval; at −1 they exclude each other. Middle: median positional score (circle) and symbolic score (square). Right: share of heads that look at where, look at what, are unfocused or mixed. The row of a family shows the medians of its models.",
     {
-      csv: () =>
-        csvFile(
-          `${source.name}-models`,
-          source.models.map(({ rows, depth, number: _, from, until, firstRow, ...told }) => told),
-        ),
-      svg: () => svgFile(`${source.name}-families`, svg.node()),
+      label: "Correlation, medians and kinds of heads of every model, by family. Arrow keys move through models.",
+      interactive: true,
+      file: `${source.name}-families`,
+      table: `${source.name}-models`,
+      csv: () => modelRows(source),
     },
   );
-  shown.body.append(svg.node());
   const lines = linesOf(source);
-  const far = source.models.some((one) => one.r > 0 || one.r_high > 0) ? 1 : 0; // most atlases have no r above 0
+  const far = source.models.some((one) => one.r > 0 || one.r_high > 0) ? 1 : 0; // in most atlases no r is above 0
 
   function draw() {
     const full = widthOf(shown.body);
@@ -82,7 +81,7 @@ export function byFamily(source) {
     const titles = narrow
       ? ["r", "medians", "kinds"]
       : ["r of the two scores", "medians of the scores", "kinds of heads"];
-    smallWords(layer(group, "ticks"), [
+    texts(layer(group, "ticks"), [
       ...marks.map(([px, value]) => [px, -11, "middle", number(value, Number.isInteger(value) ? 0 : 1)]),
       ...titles.map((text, at) => [starts[at], -27, "start", text]),
     ]);
@@ -138,14 +137,14 @@ export function byFamily(source) {
       .attr("width", (d) => Math.max(0, across[2](d[1] + d[2]) - across[2](d[1]) - 0.8))
       .attr("y", (d) => d[3] - 5.5)
       .attr("height", 11);
-    layer(group, "over");
+    layer(group, "highlight");
     mark();
   }
 
   function mark() {
-    const one = source.standing();
+    const one = source.highlighted();
     const at = lines.findIndex((d) => d.model && d.model.number === one);
-    layer(layer(svg, "frame"), "over")
+    layer(layer(svg, "frame"), "highlight")
       .selectAll("rect")
       .data(at < 0 ? [] : [at])
       .join("rect")
@@ -185,7 +184,7 @@ export function byFamily(source) {
   return { ...shown, draw, mark, light: () => svg.attr("width") && mark() };
 }
 
-/** Kinds of heads as parts of a bar: name, start, length. */
+/** Kinds of heads as segments of a bar: name, start, length. */
 function bars(one) {
   let start = 0;
   return KINDS.map((kind) => {
@@ -205,7 +204,7 @@ const MARGIN = { left: 46, top: 12, right: 12, bottom: 42 };
 
 export function byDepth(source) {
   let families = source.models.length > 8 && source.families.length > 1;
-  const pick = choices("A line for each", ["models", "families"], families ? "families" : "models", (one) => {
+  const pick = choices("One line per", ["models", "families"], families ? "families" : "models", (one) => {
     families = one === "families";
     pick.show(one);
     draw();
@@ -213,7 +212,7 @@ export function byDepth(source) {
   const shown = panel(
     "depths",
     "By depth",
-    "Layers of all models from first to last, cut into fifths: median of both scores, and how they correlate over the heads of a fifth. A family's line is the median of its models.",
+    "The layers of every model from first to last, divided into fifths: medians of both scores, and their correlation over the heads of each fifth. The line of a family is the median of its models.",
     {
       csv: () => csvFile(`${source.name}-depth`, rows()),
       tools: source.families.length > 1 ? [pick.element] : [],
@@ -301,7 +300,7 @@ export function byDepth(source) {
   }
 
   function mark() {
-    const model = source.standing();
+    const model = source.highlighted();
     const one =
       model === undefined ? undefined : families ? source.familyNumbers.get(source.models[model].family) : model;
     for (const { svg } of parts)
@@ -320,7 +319,7 @@ const FACTS = [
   ["type", (one) => one.model_type],
   ["parameters", (one) => count(one.parameters)],
   ["layers", (one) => one.layers],
-  ["heads a layer (keys)", (one) => `${one.heads_a_layer} (${one.kv_heads})`],
+  ["heads per layer (key heads)", (one) => `${one.heads_a_layer} (${one.kv_heads})`],
   ["head size", (one) => one.head_size ?? "–"],
   ["RoPE base", (one) => (one.rope_base === null ? "–" : count(one.rope_base))],
   ["prompts", (one) => `${one.prompts} of ${count(one.tokens)} tokens`],
@@ -329,17 +328,13 @@ const FACTS = [
   ["licence", (one) => one.licence],
 ];
 
-/** What the models are: sizes, prompts, licences. */
+/** The table of models: sizes, prompts, licences. */
 export function facts(source) {
-  const shown = panel("models", "The models", "Sizes, what they were measured on, and their licences as declared.", {
-    csv: () =>
-      csvFile(
-        `${source.name}-facts`,
-        source.models.map(({ rows, depth, number: _, from, until, firstRow, ...told }) => told),
-      ),
+  const shown = panel("models", "The models", "Sizes, prompts, right answers, and declared licences.", {
+    csv: () => csvFile(`${source.name}-facts`, modelRows(source)),
   });
   const line = (one) =>
-    h("tr", {}, ...FACTS.map(([, said], at) => h(at ? "td" : "th", at ? {} : { scope: "row" }, String(said(one)))));
+    h("tr", {}, ...FACTS.map(([, value], at) => h(at ? "td" : "th", at ? {} : { scope: "row" }, String(value(one)))));
   const body = h("tbody", {}, ...source.models.map(line));
   shown.body.append(
     h(

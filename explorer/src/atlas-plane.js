@@ -1,19 +1,20 @@
-// All models on one plane, and each on a small plane of its own beside the others.
+// All models on one plane, and small planes of each model side by side.
 
 import { chooseHead, colourOf, modelButton, modelLines, moveAmong, shapeOf } from "./atlas.js";
-import { axes, canvas, circle, colours, frame, layer, placeOf, unit, widthOf } from "./chart.js";
-import { corners, layerRamp } from "./ground.js";
-import { light, store } from "./store.js";
-import { csvFile, h, number, panel, svgFile, tip } from "./ui.js";
+import { axes, circle, colours, frame, layer, placeOf, unit, widthOf } from "./chart.js";
+import { figurePanel } from "./figure.js";
+import { cornerRects, corners, layerRamp } from "./plane-background.js";
+import { light, placesOf, selectedIn, store } from "./store.js";
+import { h, number, tip } from "./ui.js";
 import { tipOf } from "./words.js";
 
 const MARGIN = { left: 46, top: 10, right: 12, bottom: 46 };
-const SHADES = 8; // of layers, each one path
+const SHADES = 8; // of layers, one path each
 
 /** The more heads, the smaller their dots. */
 const sizeOf = (count) => Math.min(3.6, Math.max(1.3, 90 / Math.sqrt(count)));
 
-export const headRows = (source) =>
+const headRows = (source) =>
   source.labels.map((_, at) => ({
     model: source.models[source.unfolded.model[at]].model,
     layer: source.layers[source.row[at]],
@@ -24,7 +25,7 @@ export const headRows = (source) =>
     ),
   }));
 
-/** The head that is nearest to a place, of those from one number to another. */
+/** The head nearest to a point, among those from one number to another. */
 function nearest(xs, ys, [px, py], from, until, reach = 14) {
   let best;
   let least = reach * reach;
@@ -35,7 +36,7 @@ function nearest(xs, ys, [px, py], from, until, reach = 14) {
   return best;
 }
 
-/** Hover names the head under the pointer, click chooses it, keys go through all of them. */
+/** Hover names the head under the pointer, click selects it, keys move through heads and models. */
 function answering(svg, source, under) {
   svg.on("pointermove", (event) => {
     const { head, model } = under(event);
@@ -53,7 +54,7 @@ function answering(svg, source, under) {
   svg.on("keydown", (event) => moveAmong(event, source));
 }
 
-/** Rings around the heads that are chosen, or the one under the pointer, with their names if asked for. */
+/** Rings around the selected heads or the one under the pointer, with names if `words` gives them. */
 function rings(group, name, heads, place, words) {
   const over = layer(group, name);
   over
@@ -73,21 +74,24 @@ function rings(group, name, heads, place, words) {
     .text(words);
 }
 
-const chosenOf = (source) =>
-  store.state.heads.map((label) => source.places.get(label)).filter((at) => at !== undefined);
+/** What lights a head: a ring around it, and its model highlighted. */
+const lightIn = (svg, source, place, highlight) => (label) => {
+  if (!svg.attr("width")) return; // not drawn yet
+  rings(layer(svg, "frame"), "lit", placesOf(source, [label]), place);
+  highlight();
+};
 
 export function overlay(source) {
-  const svg = canvas(
-    "All heads of all models on one plane. Arrow keys move through heads and layers, page keys through models.",
-    { interactive: true, name: "overlay" },
-  );
-  const shown = panel(
+  const { svg, shown } = figurePanel(
     "overlay",
     "One plane",
-    "Every dot is a head, its colour and shape its model. Right: it looks at where (positional score). Up: it looks at what (symbolic score). Point at a model to let it stand out, click to keep it.",
+    "Every dot is a head; colour and shape show its model. Right: it looks at where (positional score). Up: it looks at what (symbolic score). Hover over a model to highlight it, click to keep it highlighted.",
     {
-      csv: () => csvFile(`${source.name}-heads`, headRows(source)),
-      svg: () => svgFile(`${source.name}-plane`, svg.node()),
+      label: "All heads of all models on one plane. Arrow keys move through heads and layers, page keys through models.",
+      interactive: true,
+      file: `${source.name}-plane`,
+      table: `${source.name}-heads`,
+      csv: () => headRows(source),
     },
   );
   const names = source.models.map((_, at) => modelButton(source, at));
@@ -103,7 +107,7 @@ export function overlay(source) {
       ),
     ),
   );
-  shown.body.append(svg.node(), legend);
+  shown.body.append(legend);
   let xs = [];
   let ys = [];
   let wide = 0;
@@ -140,10 +144,10 @@ export function overlay(source) {
 
   const place = (at) => [xs[at], ys[at], xs[at] > 0.7 * wide];
 
-  /** The model that stands out is drawn once more, in front, and all others are faint. */
-  function stand() {
+  /** The highlighted model is drawn again in front, and all others are faint. */
+  function highlight() {
     const group = layer(svg, "frame");
-    const one = source.standing();
+    const one = source.highlighted();
     layer(group, "dots").classed("faint", one !== undefined);
     layer(group, "front")
       .selectAll("path")
@@ -158,8 +162,8 @@ export function overlay(source) {
   }
 
   function mark() {
-    rings(layer(svg, "frame"), "chosen", chosenOf(source), place, (at) => source.labels[at]);
-    stand();
+    rings(layer(svg, "frame"), "chosen", selectedIn(source), place, (at) => source.labels[at]);
+    highlight();
   }
 
   answering(svg, source, (event) => {
@@ -168,33 +172,22 @@ export function overlay(source) {
     const own = kept === undefined ? undefined : nearest(xs, ys, spot, ...source.span(kept), 8);
     return { head: own ?? nearest(xs, ys, spot, 0, source.count) };
   });
-  return {
-    ...shown,
-    draw,
-    mark,
-    light: (label) => {
-      if (!wide) return;
-      const at = source.places.get(label);
-      rings(layer(svg, "frame"), "lit", at === undefined ? [] : [at], place);
-      stand();
-    },
-  };
+  return { ...shown, draw, mark, light: lightIn(svg, source, place, highlight) };
 }
 
 const GAP = { x: 16, top: 40, bottom: 6 };
 
 export function sideBySide(source) {
-  const svg = canvas("Every model on a plane of its own. Page keys move through models, arrow keys through heads.", {
-    interactive: true,
-    name: "multiples",
-  });
-  const shown = panel(
+  const { svg, shown } = figurePanel(
     "multiples",
     "Side by side",
-    "The same plane for each model: right, at where; up, at what. Colour: how deep the head stands.",
-    { svg: () => svgFile(`${source.name}-models`, svg.node()) },
+    "The same plane for each model. Right: looks at where; up: looks at what. Colour: depth of the layer.",
+    {
+      label: "One plane per model. Page keys move through models, arrow keys through heads.",
+      interactive: true,
+      file: `${source.name}-models`,
+    },
   );
-  shown.body.append(svg.node());
   let columns, size;
   let places = [];
 
@@ -226,21 +219,7 @@ export function sideBySide(source) {
       .attr("width", size)
       .attr("height", size)
       .attr("rx", 3);
-    const { high, low } = source.thresholds;
-    const regions = [
-      ["where", high, 0, 1 - high, low],
-      ["what", 0, high, low, 1 - high],
-      ["unfocused", high, high, 1 - high, 1 - high],
-    ];
-    layer(cells, "corners")
-      .selectAll("rect")
-      .data(regions)
-      .join("rect")
-      .attr("class", (d) => d[0])
-      .attr("x", (d) => d[1] * size)
-      .attr("y", (d) => (1 - d[2] - d[4]) * size)
-      .attr("width", (d) => d[3] * size)
-      .attr("height", (d) => d[4] * size);
+    cornerRects(layer(cells, "corners"), source.thresholds, size);
     const inset = 4;
     const along = unit(inset, size - inset);
     const up = unit(size - inset, inset);
@@ -255,7 +234,7 @@ export function sideBySide(source) {
       .join("path")
       .attr("fill", (d) => colours().layer(d[0] / (SHADES - 1)))
       .attr("d", (d) => d[1]);
-    const fits = Math.floor(size / 8.2); // of bold letters, on the average
+    const fits = Math.floor(size / 8.2); // bold letters of average width
     cells
       .selectAll("text")
       .data((one) => [
@@ -274,7 +253,7 @@ export function sideBySide(source) {
     mark();
   }
 
-  /** The dots of a model in a few shades of depth, one path each. */
+  /** The dots of a model in a few shades of depth, one path per shade. */
   function shades({ from, until }) {
     const size = Math.max(1.2, Math.min(2.6, 34 / Math.sqrt(until - from)));
     const found = Array.from({ length: SHADES }, () => "");
@@ -290,16 +269,16 @@ export function sideBySide(source) {
     return [left + places[at][0], top + places[at][1]];
   };
 
-  function stand() {
-    const one = source.standing();
+  function highlight() {
+    const one = source.highlighted();
     layer(layer(svg, "frame"), "planes")
       .selectAll("g.one")
       .classed("stands", (_, at) => at === one);
   }
 
   function mark() {
-    rings(layer(svg, "frame"), "chosen", chosenOf(source), place);
-    stand();
+    rings(layer(svg, "frame"), "chosen", selectedIn(source), place);
+    highlight();
   }
 
   answering(svg, source, (event) => {
@@ -322,15 +301,5 @@ export function sideBySide(source) {
     );
     return { model, head: at === undefined ? undefined : from + at };
   });
-  return {
-    ...shown,
-    draw,
-    mark,
-    light: (label) => {
-      if (!size) return;
-      const at = source.places.get(label);
-      rings(layer(svg, "frame"), "lit", at === undefined ? [] : [at], place);
-      stand();
-    },
-  };
+  return { ...shown, draw, mark, light: lightIn(svg, source, place, highlight) };
 }

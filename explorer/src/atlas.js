@@ -1,4 +1,4 @@
-// Many models: every head by the name of its model, a colour and a shape for each model, one of them standing out.
+// An atlas of models: heads labelled with their model, a colour and a shape per model, one model highlighted.
 
 import { create } from "d3-selection";
 import { circle, colours, diamond, square, triangle } from "./chart.js";
@@ -34,8 +34,8 @@ export class Atlas extends Source {
     return [this.models[model].from, this.models[model].until];
   }
 
-  /** The model that stands out: the one under the pointer, else the one that was chosen. */
-  standing(lit = store.lit) {
+  /** The model that is highlighted: the one under the pointer, else the selected one. */
+  highlighted(lit = store.lit) {
     return this.numbers.get(lit) ?? this.modelOf(lit) ?? this.numbers.get(store.state.model);
   }
 
@@ -45,14 +45,14 @@ export class Atlas extends Source {
     return at === undefined ? undefined : this.unfolded.model[at];
   }
 
-  /** How far down its model a head stands, 0 to 1. */
+  /** The relative depth of a head in its model, 0 to 1. */
   depth(at) {
     const { firstRow, rows } = this.models[this.unfolded.model[at]];
     return (this.row[at] - firstRow) / Math.max(1, rows.length - 1);
   }
 }
 
-/** Labels, layers and models of all heads, from how many there are in every layer of every model. */
+/** Labels, layers and models of all heads, from the number of heads in every layer of every model. */
 function unfold(given) {
   const [labels, layers, row, head, model] = [[], [], [], [], []];
   const models = given.models.map((one, number) => {
@@ -76,7 +76,7 @@ function unfold(given) {
   return { ...given, models, labels, layers, unfolded };
 }
 
-/** How a model, or a family, is drawn: neighbours differ in colour and in shape. */
+/** The colour and shape of a model or family; neighbours differ in both. */
 export const colourOf = (at) => colours().models[at % colours().models.length];
 export const shapeOf = (at) => SHAPES[(at + Math.floor(at / colours().models.length)) % SHAPES.length];
 
@@ -84,7 +84,7 @@ export const chooseModel = (source, at) => {
   const name = source.models[at].model;
   const same = store.state.model === name;
   change({ model: same ? null : name, heads: [] });
-  announce(same ? "No model is chosen" : modelLines(source, at).join(", "));
+  announce(same ? "No model is selected" : modelLines(source, at).join(", "));
 };
 
 export function modelLines(source, at) {
@@ -106,7 +106,7 @@ export function chooseHead(source, at, adding) {
   announce(sentence(source, at, store.state));
 }
 
-/** Arrow keys go through the heads of a layer and through layers, page keys through models. */
+/** Arrow keys move through heads and layers, page keys through models. */
 export function moveAmong(event, source) {
   const step = { PageUp: -1, PageDown: 1 }[event.key];
   if (!step) {
@@ -122,7 +122,7 @@ export function moveAmong(event, source) {
   chooseHead(source, source.models[next].from, false);
 }
 
-/** The mark of a model or family, to stand before its name. */
+/** The mark of a model or family, shown before its name. */
 export function markOf(at) {
   const svg = create("svg").attr("width", 12).attr("height", 12).attr("aria-hidden", "true");
   svg
@@ -132,7 +132,7 @@ export function markOf(at) {
   return svg.node();
 }
 
-/** A model by its mark and name, to choose it. */
+/** A button that selects a model, with its mark and name. */
 export function modelButton(source, at) {
   const name = source.models[at].model;
   const button = h("button", {

@@ -1,20 +1,23 @@
-// What figures share: colours of the theme, axes, heatmaps.
+// Shared by all figures: colours of the theme, axes, shapes, legends.
 
 import { axisBottom, axisLeft } from "d3-axis";
 import { interpolateRgb, piecewise } from "d3-interpolate";
 import { scaleLinear } from "d3-scale";
-import { create, select } from "d3-selection";
+import { create } from "d3-selection";
 
 let found = null;
 
-// Of models: none is the colour of where or of what.
+// For models; none of them is the colour of where or what.
 const MODELS = ["#00876c", "#b03a8c", "#7a5cc0", "#a3342f", "#4f7f00", "#007f8f", "#8a6230", "#56616c"];
 
 /** The colours of the theme in use. */
 export function colours() {
   if (found) return found;
-  const style = getComputedStyle(document.documentElement);
-  const read = (name) => style.getPropertyValue(`--${name}`).trim();
+  const probe = document.body.appendChild(document.createElement("i"));
+  const read = (name) => {
+    probe.style.color = `var(--${name})`; // a custom property itself would read as light-dark(…)
+    return getComputedStyle(probe).color;
+  };
   const [where, what, neutral, ink, early, late] = ["where", "what", "neutral", "ink", "early", "late"].map(read);
   const steps = (ramp) => (value) =>
     Number.isNaN(value) ? "none" : ramp(Math.round(Math.min(1, Math.max(0, value)) * 60) / 60);
@@ -25,7 +28,7 @@ export function colours() {
     neutral,
     ink,
     layer: interpolateRgb(early, late),
-    models: MODELS.map((colour) => interpolateRgb(colour, "#ffffff")(read("scheme") === "dark" ? 0.4 : 0)),
+    models: MODELS.map((colour) => interpolateRgb(colour, "#ffffff")(isDark() ? 0.4 : 0)),
     shade: interpolateRgb(read("paper"), read("shade")),
     ramps: {
       difference: steps(between),
@@ -36,14 +39,20 @@ export function colours() {
       ablation: steps(piecewise(interpolateRgb, [read("gain"), neutral, read("loss")])),
     },
   };
+  probe.remove();
   return found;
 }
 
 export const forgetColours = () => (found = null);
 
+/** The theme in use: the one that was chosen with the button, else that of the system. */
+export const isDark = () =>
+  (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) ===
+  "dark";
+
 let widths = new WeakMap();
 
-/** Measure every place for a figure at once: a browser lays the page out anew for each look after a change. */
+/** Measure the width of every figure at once: reading a width after a change makes the browser redo its layout. */
 export function measure(root) {
   widths = new WeakMap();
   for (const body of root.querySelectorAll(".body")) widths.set(body, body.clientWidth);
@@ -56,7 +65,7 @@ export function canvas(label, { interactive = false, name = "" } = {}) {
   return interactive ? svg.attr("role", "application").attr("tabindex", 0) : svg.attr("role", "img");
 }
 
-/** Resize and return the group that everything is drawn in, empty or as it was. */
+/** Resize, and return the group that everything is drawn in. */
 export function frame(svg, width, height, margin) {
   svg.attr("width", width).attr("height", height).attr("viewBox", `0 0 ${width} ${height}`);
   const group = svg.selectAll("g.frame").data([0]).join("g").attr("class", "frame");
@@ -68,7 +77,7 @@ export function frame(svg, width, height, margin) {
   };
 }
 
-/** A layer of a drawing by its name, made when first asked for. */
+/** A layer of a drawing by its name, created when first used. */
 export const layer = (group, name) => group.selectAll(`:scope > g.${name}`).data([0]).join("g").attr("class", name);
 
 export function axes(
@@ -80,7 +89,7 @@ export function axes(
   { across, up, ticks = 5, upTicks = 5, format = null, upFormat = null },
 ) {
   const looks = JSON.stringify([x.domain(), x.range(), y.domain(), y.range(), across, up]);
-  if (group.property("axes") === looks) return; // text is what takes a browser longest
+  if (group.property("axes") === looks) return; // text is the slowest to draw
   group.property("axes", looks);
   const bottom = axisBottom(x).ticks(ticks).tickSize(4).tickPadding(4);
   if (format) bottom.tickFormat(format);
@@ -121,7 +130,7 @@ const clean = (axis) =>
 
 export const unit = (from, to) => scaleLinear([0, 1], [from, to]);
 
-/** Rectangles [x, y, width, height, value]; those of one colour are one path, so that thousands stay quick. */
+/** Rectangles [x, y, width, height, value]; those of one colour are one path, which keeps thousands fast. */
 export function cells(group, list, colour) {
   const paths = new Map();
   for (const [x, y, width, height, value] of list) {
@@ -148,15 +157,15 @@ export function key(group, x, y, width, ramp, [low, high], title = "") {
     Array.from({ length: parts }, (_, at) => [(at * width) / parts, 0, width / parts + 0.4, 8, at / (parts - 1)]),
     ramp,
   );
-  smallWords(bar, [
+  texts(bar, [
     [0, 21, "start", low],
     [width, 21, "end", high],
     [width / 2, 21, "middle", title],
   ]);
 }
 
-/** Small text at places: [x, y, anchor, text]. */
-export function smallWords(group, words) {
+/** Text at positions: [x, y, anchor, text], or with a class instead of small: [x, y, anchor, text, class]. */
+export function texts(group, words) {
   group
     .selectAll("text")
     .data(words)
@@ -164,7 +173,7 @@ export function smallWords(group, words) {
     .attr("x", (d) => d[0])
     .attr("y", (d) => d[1])
     .attr("text-anchor", (d) => d[2])
-    .attr("class", "small")
+    .attr("class", (d) => d[4] ?? "small")
     .text((d) => d[3]);
 }
 
@@ -178,13 +187,13 @@ export function paths(group, kind, drawn, path) {
     .attr("d", path);
 }
 
-/** What catches the pointer over a whole figure. */
+/** A rectangle that catches the pointer over a whole figure. */
 export const paneOver = (group, width, height) =>
   layer(group, "pane").selectAll("rect").data([0]).join("rect").attr("width", width).attr("height", height);
 
 const round = (value) => Math.round(value * 100) / 100;
 
-/** Circles stand for where and squares for what, so that colour is never alone. */
+/** Circles mark where and squares what, so that nothing depends on colour alone. */
 export const circle = (x, y, r) =>
   `M${round(x - r)},${round(y)}a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0z`;
 export const square = (x, y, r) => `M${round(x - r)},${round(y - r)}h${2 * r}v${2 * r}h${-2 * r}z`;
@@ -194,7 +203,7 @@ export const triangle = (x, y, r, up = 1) =>
 export const cross = (x, y, r) => `M${round(x - r)},${round(y - r)}l${2 * r},${2 * r}m0,${-2 * r}l${-2 * r},${2 * r}`;
 export const SHAPES = { positional: circle, symbolic: square };
 
-/** Which line is which, by shape and word. */
+/** The legend of the two scores. */
 export function legend(group) {
   const words = layer(group, "legend").attr("transform", "translate(0,-14)");
   const items = [
@@ -217,10 +226,8 @@ export function legend(group) {
     .text((d) => d[1]);
 }
 
-/** The place under the pointer, in the coordinates of a drawing. */
+/** The position of the pointer in the coordinates of a drawing. */
 export function placeOf(event, svg, margin) {
   const box = svg.node().getBoundingClientRect();
   return [event.clientX - box.left - margin.left, event.clientY - box.top - margin.top];
 }
-
-export { select };

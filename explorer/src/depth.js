@@ -1,49 +1,33 @@
-// Medians and spread by depth, and the exclusion bound beneath.
+// Medians and spread of the scores by layer, and the exclusion bound below.
 
 import { extent } from "d3-array";
 import { scaleLinear, scaleLog } from "d3-scale";
 import { area, line } from "d3-shape";
-import {
-  axes,
-  canvas,
-  frame,
-  layer,
-  legend,
-  paneOver,
-  paths,
-  placeOf,
-  SHAPES,
-  unit,
-  widthOf,
-} from "./chart.js";
+import { axes, frame, layer, legend, paneOver, paths, placeOf, SHAPES, texts, unit, widthOf } from "./chart.js";
+import { figurePanel } from "./figure.js";
 import { quartiles } from "./source.js";
 import { change, store } from "./store.js";
-import { csvFile, number, panel, svgFile, tip } from "./ui.js";
+import { number, tip } from "./ui.js";
 import { alone, isPart } from "./words.js";
 
 const MARGIN = { left: 46, top: 26, right: 12, bottom: 42 };
 const BOUND = 92; // the height of the lower drawing
 
 export function depth(source) {
-  const svg = canvas("", { name: "depth" });
   const bounds = source.has("variance") && source.array("variance").some((value) => value > 0);
-  const shown = panel("depth", "By depth", "", {
-    csv: () => csvFile(`${source.name}-layers`, rows()),
-    svg: () => svgFile(`${source.name}-layers`, svg.node()),
-  });
-  shown.body.append(svg.node());
+  const { svg, shown } = figurePanel("depth", "By depth", "", { file: `${source.name}-layers`, csv: () => rows() });
 
   function hint() {
     const part = isPart(source, store.state);
     const r = part ? null : source.about.correlation?.r;
     const across =
-      r === undefined || r === null ? "" : ` Over all heads the two scores correlate with r = ${number(r)}.`;
-    const scores = `${alone(source, store.state)}Median of each layer's heads, and the middle half of them.${across}`;
+      r === undefined || r === null ? "" : ` Over all heads, the two scores correlate with r = ${number(r)}.`;
+    const scores = `${alone(source, store.state)}Median over the heads of each layer; the band covers the middle half of them.${across}`;
     if (!bounds) return scores;
     const held = source
       .array("variance")
       .filter((value, at) => value <= source.array("exclusion_bound")[at] * (1 + 1e-6)).length;
-    return `${scores} Below, ${part ? "of whole heads, " : ""}the variance of logits and its exclusion bound, kept by ${held} of ${source.count} heads.`;
+    return `${scores} Below${part ? ", for whole heads" : ""}: the variance of the logits and its exclusion bound, which holds for ${held} of ${source.count} heads.`;
   }
 
   const spread = (name) =>
@@ -120,29 +104,16 @@ export function depth(source) {
       upTicks: 3,
       upFormat: (value) => (/^1|^0\.0*1$/.test(String(value)) ? value : ""),
     });
-    layer(group, "lines")
-      .selectAll("path")
-      .data(drawn)
-      .join("path")
-      .attr("class", (d) => `line ${d[0]}`)
-      .attr("d", ([, values]) =>
-        line(
-          (_, n) => x(n),
-          (d) => y(d[1]),
-        ).defined((d) => d[1] > 0)(values),
-      );
-    const words = [
-      [0, "dashed: the bound"],
-      [132, isPart(source, store.state) ? "solid: variance, whole heads" : "solid: variance of logits"],
-    ];
-    layer(group, "words")
-      .selectAll("text")
-      .data(words)
-      .join("text")
-      .attr("class", "small")
-      .attr("x", (d) => d[0] + 2)
-      .attr("y", -5)
-      .text((d) => d[1]);
+    const trace = line(
+      (_, n) => x(n),
+      (d) => y(d[1]),
+    ).defined((d) => d[1] > 0);
+    paths(group, "line", drawn, ([, values]) => trace(values));
+    const variance = isPart(source, store.state) ? "solid: variance, whole heads" : "solid: variance of logits";
+    texts(layer(group, "words"), [
+      [2, -5, "start", "dashed: the bound"],
+      [134, -5, "start", variance],
+    ]);
   }
 
   function answer(group, x, width, height, drawn) {
@@ -156,7 +127,7 @@ export function depth(source) {
           `${axis} ${number(values[row][1])} (${number(values[row][0])} to ${number(values[row][2])})`,
       );
       tip(
-        [`Layer ${source.layers[row]}: ${source.byRow[row].length} heads`, ...words, "click: choose its heads"],
+        [`Layer ${source.layers[row]}: ${source.byRow[row].length} heads`, ...words, "click to select its heads"],
         event.clientX,
         event.clientY,
       );

@@ -5,7 +5,7 @@ import { canvas, frame, layer, unit } from "./chart.js";
 import { change, store } from "./store.js";
 import { count, csvFile, download, h, number } from "./ui.js";
 
-const BEAT = 110; // milliseconds a checkpoint
+const BEAT = 110; // milliseconds per checkpoint
 
 export function film(sources) {
   const steps = [...new Set(sources.flatMap((source) => source.steps))].sort((a, b) => a - b);
@@ -25,12 +25,12 @@ export function film(sources) {
     "aria-label": "Step of training",
     oninput: () => (stop(), change({ step: steps[Number(slider.value)] })),
   });
-  const told = h("output", { class: "step" });
+  const label = h("output", { class: "step" });
   const sparks = sources.filter((source) => source.hops.length).map(sparklines);
   const element = h(
     "section",
     { class: "film", "aria-label": "Training as a film" },
-    h("div", { class: "reel" }, play, slider, told),
+    h("div", { class: "reel" }, play, slider, label),
     ...sparks.map((spark) => spark.element),
   );
   let timer = null;
@@ -57,7 +57,7 @@ export function film(sources) {
     const at = here();
     slider.value = at;
     slider.setAttribute("aria-valuetext", `step ${steps[at]}`);
-    told.textContent = `step ${count(steps[at])} of ${count(steps.at(-1))}`;
+    label.textContent = `step ${count(steps[at])} of ${count(steps.at(-1))}`;
     for (const spark of sparks) spark.draw();
   }
   show();

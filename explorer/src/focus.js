@@ -1,27 +1,18 @@
-// How focused a head is, and which frequencies it uses, over training.
+// How focused a head is and which frequencies it uses, over training.
 
 import { extent, max } from "d3-array";
 import { scaleLinear } from "d3-scale";
 import { line } from "d3-shape";
-import { axes, canvas, frame, layer, paths, unit, widthOf } from "./chart.js";
-import { along, cursor, MARGIN, named, rows, thousands } from "./over.js";
-import { count, csvFile, panel, svgFile } from "./ui.js";
+import { axes, frame, layer, paths, texts, unit, widthOf } from "./chart.js";
+import { along, cursor, headFigure, MARGIN, thousands } from "./lines.js";
+import { count } from "./ui.js";
 
 export function focusLines(source) {
-  const svg = canvas("Entropy of attention and mean frequency over training", { name: "focus" });
   let head;
   const highest = max(source.array("mean_frequency")) || 1;
-  const shown = panel(
-    "focus",
-    "Focus and frequency",
-    `The entropy of its attention, and the mean ID of the frequencies that it uses, as a share of ${count(highest)}, the largest that any head reaches.`,
-    {
-      inner: true,
-      csv: () => csvFile(`${source.name}-${named(source, head)}-focus`, rows(source, head)),
-      svg: () => svgFile(`${source.name}-${named(source, head)}-focus`, svg.node()),
-    },
-  );
-  shown.body.append(svg.node());
+  const hint = `Entropy of the attention, and mean ID of the frequencies used, as a fraction of ${count(highest)}, the largest of any head.`;
+  const { svg, shown } = headFigure(source, "focus", "Focus and frequency", hint, () => head);
+  svg.attr("aria-label", "Entropy of attention and mean frequency over training");
   const ids = source.steps;
 
   function draw(at) {
@@ -30,7 +21,7 @@ export function focusLines(source) {
     const [x, y] = [scaleLinear(extent(ids), [0, width]), unit(height, 0)];
     axes(group, x, y, width, height, {
       across: "step of training",
-      up: "entropy, share of the largest ID",
+      up: "entropy; fraction of the largest ID",
       ticks: width / 60,
       format: thousands,
     });
@@ -41,18 +32,10 @@ export function focusLines(source) {
     ];
     const trace = line().defined((d) => !Number.isNaN(d[1]));
     paths(group, "line", drawn, ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
-    const words = [
-      [0, "solid: entropy"],
-      [104, `dashed: mean frequency ID, of ${count(highest)}`],
-    ];
-    layer(group, "legend")
-      .attr("transform", "translate(0,-12)")
-      .selectAll("text")
-      .data(words)
-      .join("text")
-      .attr("class", "small")
-      .attr("x", (d) => d[0])
-      .text((d) => d[1]);
+    texts(layer(group, "legend").attr("transform", "translate(0,-12)"), [
+      [0, 0, "start", "solid: entropy"],
+      [104, 0, "start", `dashed: mean frequency ID, of ${count(highest)}`],
+    ]);
   }
   return { ...shown, draw };
 }

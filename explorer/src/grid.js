@@ -1,28 +1,16 @@
 // Layers down, heads across: the whole model as cells.
 
-import {
-  canvas,
-  cells,
-  circle,
-  colours,
-  cross,
-  frame,
-  key,
-  layer,
-  placeOf,
-  square,
-  triangle,
-  widthOf,
-} from "./chart.js";
+import { cells, circle, colours, cross, frame, key, layer, placeOf, square, triangle, widthOf } from "./chart.js";
 import { chosenMeasure, counts, harm } from "./effects.js";
-import { change, choose, light, store } from "./store.js";
-import { announce, choices, count, csvFile, h, number, panel, svgFile, tip } from "./ui.js";
-import { alone, headRows, isPart, moveWith, pureSince, sentence, tipOf } from "./words.js";
+import { answerHeads, figurePanel } from "./figure.js";
+import { change, placesOf, selectedIn, store } from "./store.js";
+import { choices, count, h, number } from "./ui.js";
+import { alone, headRows, isPart, pureSince, tipOf } from "./words.js";
 
 const MARGIN = { left: 38, top: 20, right: 8, bottom: 34 };
 const MODES = ["difference", "positional", "symbolic", "entropy"];
 const SIGNS = "Circle: where, square: what, cross: could not be measured.";
-const TOLD = "Triangle: told from heads at random, down worse than those, up better. Cross: not measured.";
+const EFFECT_SIGNS = "Triangle: differs from random heads; down: worse, up: better. Cross: not measured.";
 const ENDS = {
   difference: ["what", "where"],
   positional: ["0", "1 where"],
@@ -31,36 +19,34 @@ const ENDS = {
   ablation: ["better", "worse"],
 };
 const HINTS = {
-  difference: "Positional less symbolic score: orange heads look at where, blue ones at what.",
-  positional: "The positional score: how much attention stays where it was.",
-  symbolic: "The symbolic score: how much attention follows what was moved.",
-  entropy: "The entropy of attention: dark heads spread it over many tokens.",
+  difference: "Positional minus symbolic score: orange heads look at where, blue heads at what.",
+  positional: "Positional score: how much attention stays in place.",
+  symbolic: "Symbolic score: how much attention follows the contents.",
+  entropy: "Entropy of attention: dark heads spread it over many tokens.",
 };
 
 export function grid(source) {
-  const svg = canvas("The grid of heads: layers down, heads across. Arrow keys move through it.", {
-    interactive: true,
-    name: "grid",
-  });
   const modes = source.effects ? [...MODES, "ablation"] : MODES;
-  const mode = choices("What the cells show", modes, store.state.cells, (cells) => change({ cells }));
+  const mode = choices("Colour cells by", modes, store.state.cells, (cells) => change({ cells }));
   const measure = h(
     "select",
-    { "aria-label": "What is measured without a head", onchange: () => change({ measure: measure.value }) },
+    { "aria-label": "Measure of the ablation", onchange: () => change({ measure: measure.value }) },
     ...(source.effects?.measures ?? []).map(({ name, words }) => h("option", { value: name }, words)),
   );
-  const order = choices("Order of heads within a layer", ["in place", "sorted"], "in place", (one) =>
+  const order = choices("Order of heads within a layer", ["by number", "sorted"], "by number", (one) =>
     change({ sorted: one === "sorted" }),
   );
-  const shown = panel("grid", "The grid", "", {
-    csv: () => csvFile(`${source.name}-heads`, headRows(source, store.state)),
-    svg: () => svgFile(`${source.name}-grid`, svg.node()),
+  const { svg, shown } = figurePanel("grid", "The grid", "", {
+    label: "The grid of heads: layers down, heads across. Arrow keys move through it.",
+    interactive: true,
+    file: `${source.name}-grid`,
+    table: `${source.name}-heads`,
+    csv: () => headRows(source, store.state),
     tools: [mode.element, measure, source.width > 1 ? order.element : null],
   });
-  shown.body.append(svg.node());
   let size = { width: 1, height: 1 };
-  let columns = []; // of every row, its heads from left to right
-  let column = []; // of every head, where it stands
+  let columns = []; // the heads of each row from left to right
+  let column = []; // the column of each head
 
   function draw() {
     const state = store.state;
@@ -68,7 +54,7 @@ export function grid(source) {
     mode.show(shows);
     measure.hidden = shows !== "ablation";
     if (!measure.hidden) measure.value = chosenMeasure(source, state).name;
-    order.show(state.sorted ? "sorted" : "in place");
+    order.show(state.sorted ? "sorted" : "by number");
     const values = shownValues(source, shows, state);
     columns = source.byRow.map((heads) => (state.sorted ? [...heads].sort((a, b) => values[b] - values[a]) : heads));
     column = [];
@@ -105,15 +91,15 @@ export function grid(source) {
     layer(group, "lit");
     const whole = shows === "entropy" || shows === "ablation";
     const scope = !whole ? alone(source, state) : isPart(source, state) ? "Of whole heads. " : "";
-    const hint = shows === "ablation" ? absence(chosenMeasure(source, state), largest) : HINTS[shows];
-    const shapes = shows === "ablation" ? TOLD : SIGNS;
+    const hint = shows === "ablation" ? effectHint(chosenMeasure(source, state), largest) : HINTS[shows];
+    const shapes = shows === "ablation" ? EFFECT_SIGNS : SIGNS;
     shown.rehint(`${scope}${hint} ${size.height >= 9 ? shapes : ""}`);
     mark();
   }
 
-  /** Shapes repeat what colours say. */
+  /** Shapes repeat the meaning of colours. */
   function signs(group, state, shows) {
-    const kinds = shows === "ablation" ? told(source, chosenMeasure(source, state)) : source.kinds(state);
+    const kinds = shows === "ablation" ? effectKinds(source, chosenMeasure(source, state)) : source.kinds(state);
     const r = Math.min(3, size.height / 5, size.width / 5);
     const paths = Object.entries(SHAPES).map(([kind, shape]) => [
       kind,
@@ -186,13 +172,13 @@ export function grid(source) {
   const mark = () =>
     layer(layer(svg, "frame"), "chosen")
       .selectAll("rect")
-      .data(store.state.heads.map((label) => source.places.get(label)).filter((at) => at !== undefined))
+      .data(selectedIn(source))
       .join("rect")
       .call(box, 0);
   const lightUp = (label) =>
     layer(layer(svg, "frame"), "lit")
       .selectAll("rect")
-      .data(source.places.has(label) ? [source.places.get(label)] : [])
+      .data(placesOf(source, [label]))
       .join("rect")
       .call(box, 1);
 
@@ -200,19 +186,7 @@ export function grid(source) {
     const [x, y] = placeOf(event, svg, MARGIN);
     return columns[Math.floor(y / size.height)]?.[Math.floor(x / size.width)];
   }
-  svg.on("pointermove", (event) => {
-    const at = under(event);
-    light(at === undefined ? null : source.labels[at]);
-    tip(at === undefined ? null : tipOf(source, at, store.state), event.clientX, event.clientY);
-  });
-  svg.on("pointerleave", () => (light(null), tip(null)));
-  svg.on("click", (event) => {
-    const at = under(event);
-    if (at === undefined) return;
-    choose(source.labels[at], event.shiftKey);
-    announce(sentence(source, at, store.state));
-  });
-  svg.on("keydown", (event) => moveWith(event, source));
+  answerHeads(svg, source, under, (at) => tipOf(source, at, store.state));
   return { ...shown, draw, mark, light: lightUp };
 }
 
@@ -224,11 +198,11 @@ const SHAPES = {
   unmeasured: cross,
 };
 
-const absence = ({ words }, largest) =>
-  `What becomes of the ${words} without a head: colours grow with the root of the change, at most ${number(largest, 3)}.`;
+const effectHint = ({ words }, largest) =>
+  `Change in ${words} when a head is ablated: colours grow with the square root of the change, at most ${number(largest, 3)}.`;
 
-/** Which heads are told from as many at random, and how. */
-const told = (source, measure) =>
+/** Which heads differ from random heads, and in which direction. */
+const effectKinds = (source, measure) =>
   Array.from(harm(source, measure, "against"), (lost, at) =>
     Number.isNaN(lost) ? "unmeasured" : counts(source, measure, at) ? (lost > 0 ? "worse" : "better") : "",
   );
@@ -240,5 +214,5 @@ function shownValues(source, shows, state) {
   return Float64Array.from(source.values("positional", state), (value, at) => value - symbolic[at]);
 }
 
-/** From a value to its place on the ramp. */
+/** The position of a value on the colour ramp, 0 to 1. */
 export const scaled = (value, shows) => (shows === "difference" ? (value + 1) / 2 : value);

@@ -1,12 +1,12 @@
-// One head: what it looks at, its numbers, and how that depends on frequency and swaps, or on training.
+// One head: its kind, its numbers, and how they depend on frequency and swaps, or on training.
 
+import { ablationTable } from "./ablation.js";
 import { focusLines } from "./focus.js";
-import { places, scoreLines } from "./over.js";
+import { places, scoreLines } from "./lines.js";
 import { planePath } from "./path.js";
-import { change, choose, store } from "./store.js";
+import { change, choose, selectedIn, store } from "./store.js";
 import { swap } from "./swap.js";
-import { count, csvFile, h, headButton, number, panel, percent, said } from "./ui.js";
-import { without } from "./without.js";
+import { count, csvFile, h, headButton, marked, number, panel, percent } from "./ui.js";
 import { alsoLooksLike, headRows, isPart, looksAt, pureSince } from "./words.js";
 
 const MOST = 200; // heads listed
@@ -14,19 +14,22 @@ const MOST = 200; // heads listed
 export function head(source) {
   const badge = h("span", { class: "badge" });
   const facts = h("div", { class: "facts" });
-  const several = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Chosen heads" });
-  const chosen = () => store.state.heads.map((label) => source.places.get(label)).filter((at) => at !== undefined);
+  const several = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Selected heads" });
+  const selected = () => selectedIn(source);
   const shown = panel("head", "The head", "", {
     csv: () =>
-      csvFile(`${source.name}-chosen-heads`, headRows(source, store.state, chosen().length ? chosen() : undefined)),
+      csvFile(
+        `${source.name}-selected-heads`,
+        headRows(source, store.state, selected().length ? selected() : undefined),
+      ),
   });
   const figures = places(source).length ? [scoreLines(source), planePath(source)] : [];
   if (source.steps) figures.push(focusLines(source));
   else if (source.has("mass")) figures.push(swap(source));
   const missing =
     source.about.level === "prompt"
-      ? "Level prompt runs whole prompts again: it has no frequencies, and no table of swaps."
-      : "Nothing turns in this model: it has no frequencies.";
+      ? "Level prompt reruns whole prompts: it has no frequencies and no table of swaps."
+      : "This model has no rotary dimensions, and so no frequencies.";
   shown.body.append(
     facts,
     several,
@@ -34,13 +37,13 @@ export function head(source) {
     figures.length < 2 ? h("p", { class: "hint" }, missing) : "",
   );
   if (source.effects) {
-    figures.push(without(source));
+    figures.push(ablationTable(source));
     shown.body.append(figures.at(-1).element);
   }
   shown.name.after(badge);
 
   function draw() {
-    const all = chosen();
+    const all = selected();
     const at = all.at(-1);
     const kind = at === undefined ? "" : source.kinds(store.state)[at];
     shown.retitle(at === undefined ? "All heads" : `Head ${source.labels[at]}`);
@@ -48,7 +51,7 @@ export function head(source) {
     badge.textContent = at === undefined ? "" : looksAt(source, at, store.state);
     shown.rehint(
       at === undefined
-        ? `No head is chosen, so these are medians of all. Click a dot or a cell, or one of the purest heads${isPart(source, store.state) ? ` at frequency ${store.state.frequency}` : ""}:`
+        ? `No head is selected; the figures show medians over all heads. Click a dot or a cell, or one of the purest heads${isPart(source, store.state) ? ` at frequency ${store.state.frequency}` : ""}:`
         : nature(source, at),
     );
     facts.replaceChildren(...(at === undefined ? purest(source) : numbers(source, at)));
@@ -60,17 +63,17 @@ export function head(source) {
 }
 
 function nature(source, at) {
-  if (source.steps) return "As it is at this step of training.";
+  if (source.steps) return "Numbers at this step of training.";
   const also = alsoLooksLike(source, at);
   const part = isPart(source, store.state);
-  const rest = also.length ? also.join(", and ") : "looks like no previous-token, induction or sink head";
-  const range = part || !hasRange(source, at) ? "" : ", with their 95 % interval";
+  const rest = also.length ? also.join(", and ") : "does not look like a previous-token, induction or sink head";
+  const range = part || !hasRange(source, at) ? "" : ", each with its 95 % interval";
   return `${part ? "As a whole it" : "It"} ${rest}. Scores are means over ${source.prompt.of} prompts${range}.`;
 }
 
 const hasRange = (source, at) => source.has("positional_low") && !Number.isNaN(source.array("positional_low")[at]);
 
-/** A head's numbers, each with its words; beside those of one frequency, those of the whole head are marked. */
+/** The numbers of a head with their names; beside those of one frequency, those of the whole head are marked. */
 function numbers(source, at) {
   const state = store.state;
   const value = (name) => source.values(name, state)[at];
@@ -79,7 +82,7 @@ function numbers(source, at) {
     h(
       "div",
       {},
-      h("span", { class: "name" }, ...said(words)),
+      h("span", { class: "name" }, ...marked(words)),
       h("b", {}, text),
       extra ? h("span", { class: "range" }, extra) : null,
     );
@@ -143,7 +146,7 @@ function purest(source) {
   });
 }
 
-/** Several heads as a small table; the last one chosen is drawn. */
+/** Several heads as a small table; the one selected last is drawn. */
 function table(source, all) {
   const kinds = source.kinds(store.state);
   const part = isPart(source, store.state);
@@ -167,7 +170,7 @@ function table(source, all) {
   return h(
     "table",
     {},
-    h("caption", {}, `${count(all.length)} heads chosen${more}${only}; the marked one is drawn below`),
+    h("caption", {}, `${count(all.length)} heads selected${more}${only}; the one in bold is drawn below`),
     h("thead", {}, h("tr", {}, ...titles)),
     h("tbody", {}, ...[...all].reverse().slice(0, MOST).map(line)),
   );

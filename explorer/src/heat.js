@@ -1,11 +1,12 @@
 // The whole model by frequency and layer; for a series, every head by step.
 
 import { max } from "d3-array";
-import { canvas, cells, colours, frame, key, layer, placeOf, widthOf } from "./chart.js";
+import { cells, colours, frame, key, layer, placeOf, widthOf } from "./chart.js";
+import { figurePanel } from "./figure.js";
 import { scaled } from "./grid.js";
 import { middle } from "./source.js";
 import { change, choose, store } from "./store.js";
-import { choices, count, csvFile, number, panel, svgFile, tip } from "./ui.js";
+import { choices, count, number, tip } from "./ui.js";
 
 const MARGIN = { left: 46, top: 8, right: 12, bottom: 76 };
 const ENDS = {
@@ -17,15 +18,14 @@ const ENDS = {
 
 /** A heatmap of rows and columns that answers to hover and click. */
 function heatmap({ id, title, hint, name, modes, rows, columns, rowTitle, columnTitle, value, tips, click, now, csv }) {
-  const svg = canvas(`${title}. ${hint("difference")}`, { name: id });
   let mode = modes[0];
-  const pick = choices("What the cells show", modes, mode, (one) => ((mode = one), pick.show(one), draw()));
-  const shown = panel(id, title, "", {
-    csv: () => csvFile(`${name}-${id}`, csv()),
-    svg: () => svgFile(`${name}-${id}`, svg.node()),
+  const pick = choices("Colour cells by", modes, mode, (one) => ((mode = one), pick.show(one), draw()));
+  const { svg, shown } = figurePanel(id, title, "", {
+    label: `${title}. ${hint("difference")}`,
+    file: `${name}-${id}`,
+    csv,
     tools: [pick.element],
   });
-  shown.body.append(svg.node());
   let size = { width: 1, height: 1 };
 
   function draw() {
@@ -132,20 +132,20 @@ export function frequencyHeat(source) {
     modes: ["difference", "positional", "symbolic", "use"],
     hint: (mode) =>
       mode === "use"
-        ? "How much the heads of a layer use each frequency (median, square root of the norm of its logits)."
-        : "Each frequency on its own, median over a layer's heads. Click a column to see the plane at that frequency.",
+        ? "How much the heads of a layer use each frequency: median norm of its logits; colours grow with the square root."
+        : "Each frequency by itself, median over the heads of a layer. Click a column to see the plane at that frequency.",
     rows: source.layers,
     columns: ids,
     rowTitle: "layer",
-    columnTitle: ids.includes(0) ? "frequency, fast to slow; 0: does not turn" : "frequency, fast to slow",
+    columnTitle: ids.includes(0) ? "frequency, fast to slow; 0: non-rotary" : "frequency, fast to slow",
     value,
     now: () => source.frequencyAt(store.state),
     tips: (row, column) => [
       `Layer ${source.layers[row]}, frequency ${ids[column]}`,
       `positional ${number(table("positional")[row][column])} · symbolic ${number(table("symbolic")[row][column])} · use ${number(table("use_norm")[row][column])}`,
       angle(row, column)
-        ? `one turn in ${count(Math.round((2 * Math.PI) / angle(row, column)))} tokens`
-        : "does not turn",
+        ? `one rotation per ${count(Math.round((2 * Math.PI) / angle(row, column)))} tokens`
+        : "non-rotary dimensions",
     ],
     click: (row, column) => change({ frequency: store.state.frequency === ids[column] ? null : ids[column] }),
     csv: () =>
@@ -174,7 +174,7 @@ export function stepHeat(source) {
     title: "Heads over training",
     name: source.name,
     modes: ["difference", "positional", "symbolic"],
-    hint: () => "Every head at every checkpoint. Click to go to a step and choose a head.",
+    hint: () => "Every head at every checkpoint. Click to go to a step and select a head.",
     rows: source.labels,
     columns: source.steps,
     rowTitle: "layer.head",

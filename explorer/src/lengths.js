@@ -1,69 +1,56 @@
-// How far a model holds: right answers by length and number of hops, beside what was published.
+// Right answers by length and number of hops, beside published values.
 
 import { extent } from "d3-array";
 import { scaleLog } from "d3-scale";
 import { area, line } from "d3-shape";
 import {
-  axes,
-  canvas,
-  circle,
-  colours,
-  cross,
-  diamond,
-  frame,
-  layer,
-  placeOf,
-  smallWords,
-  square,
-  triangle,
-  unit,
-  widthOf,
+  axes, circle, colours, cross, diamond, frame, layer, placeOf, square, texts, triangle, unit, widthOf,
 } from "./chart.js";
-import { announce, choices, count, csvFile, number, panel, percent, svgFile, tip } from "./ui.js";
+import { figurePanel } from "./figure.js";
+import { announce, choices, count, number, percent, tip } from "./ui.js";
 
 export const MARGIN = { left: 46, top: 30, right: 16, bottom: 42 };
 const MARKS = [circle, square, diamond, triangle];
 
-/** Tokens on a logarithmic axis, with numbers where they are round. */
+/** Tokens on a logarithmic axis, labelled at round numbers. */
 export const tokens = (source, width) => scaleLog(extent(source.lengths), [0, width]);
 export const round = (value) => (/^[125]0*$/.test(String(value)) ? count(value) : "");
 
 const hopsOf = (hops) => (hops ? `${hops} ${hops === 1 ? "hop" : "hops"}` : "all");
 
 export function accuracy(source) {
-  const svg = canvas("", { interactive: true, name: "lengths" });
   const { lengths, hops } = source;
   let chosen = 0; // the line whose interval is drawn
-  let now = null; // the length that is looked at
+  let now = null; // the length under the cursor
   let x;
   const names = hops.map(hopsOf);
-  const pick = choices("Which interval is drawn", names, names[0], (one) => {
+  const pick = choices("Interval drawn", names, names[0], (one) => {
     chosen = names.indexOf(one);
     pick.show(one);
     draw();
   });
-  const shown = panel("lengths", "Right answers by length", hint(source), {
-    csv: () => csvFile(`${source.name}-accuracy`, rows()),
-    svg: () => svgFile(`${source.name}-accuracy`, svg.node()),
+  const { svg, shown } = figurePanel("lengths", "Right answers by length", hint(source), {
+    label: "Right answers by length in tokens and number of hops. Arrow keys move through lengths.",
+    interactive: true,
+    file: `${source.name}-accuracy`,
+    csv: () => rows(),
     tools: [pick.element],
   });
-  shown.body.append(svg.node());
 
   const at = (name, length, hop) => source.array(name)[length * hops.length + hop];
-  const told = new Map(source.published);
+  const published = new Map(source.published);
   const rows = () =>
     lengths.flatMap((length, n) =>
       hops.map((one, hop) => ({
         length,
         hops: one || "all",
         ...Object.fromEntries(["accuracy", "accuracy_low", "accuracy_high"].map((name) => [name, at(name, n, hop)])),
-        published: one ? "" : (told.get(length) ?? ""),
+        published: one ? "" : (published.get(length) ?? ""),
       })),
     );
 
   function draw() {
     const { group, width, height } = frame(svg, widthOf(shown.body), 330, MARGIN);
-    svg.attr("aria-label", `Right answers by length in tokens and number of hops. Arrow keys move through lengths.`);
     x = tokens(source, width);
     const y = unit(height, 0);
     axes(group, x, y, width, height, { across: "tokens", up: "right answers", format: round });
@@ -123,7 +110,7 @@ export function accuracy(source) {
       .attr("class", "cross")
       .attr("d", (d) => cross(d, -4, 3.4));
     const words = places.map((d) => [d.x + 10, 0, "start", d.text]);
-    smallWords(group, source.published.length ? [...words, [left + 10, 0, "start", "published, all"]] : words);
+    texts(group, source.published.length ? [...words, [left + 10, 0, "start", "published, all"]] : words);
   }
 
   function cursor(group, height) {
@@ -139,8 +126,8 @@ export function accuracy(source) {
   function lines(n) {
     const range = (hop) => `${number(at("accuracy_low", n, hop))} to ${number(at("accuracy_high", n, hop))}`;
     const each = hops.map((_, hop) => `${names[hop]} ${percent(at("accuracy", n, hop))} (${range(hop)})`);
-    const published = told.has(lengths[n]) ? [`published ${percent(told.get(lengths[n]))}`] : [];
-    return [`${count(lengths[n])} tokens`, ...each, ...published];
+    const known = published.has(lengths[n]) ? [`published ${percent(published.get(lengths[n]))}`] : [];
+    return [`${count(lengths[n])} tokens`, ...each, ...known];
   }
 
   function look(n) {
@@ -168,4 +155,4 @@ export function accuracy(source) {
 const gap = (one, other) => Math.abs(Math.log(one / other));
 
 const hint = (source) =>
-  `The same ${count(source.asked)} sequences at every length, with more symbols on their left. Shaded: Wilson's interval (95 %) of the line that is chosen.${source.published.length ? " Crosses: what was published, for all numbers of hops." : ""}`;
+  `The same ${count(source.asked)} sequences at every length, with more symbols added on the left. Shaded: 95 % Wilson interval of the line in bold.${source.published.length ? " Crosses: published values, for all numbers of hops." : ""}`;

@@ -1,22 +1,22 @@
 // The page: a header written from the data, one or two columns of linked views, keys, the address.
 
 import { Atlas } from "./atlas.js";
+import { attentionByLength, losses } from "./attention-by-length.js";
 import { byDepth, byFamily, facts } from "./atlas-families.js";
 import { overlay, sideBySide } from "./atlas-plane.js";
-import { forgetColours, measure } from "./chart.js";
+import { forgetColours, isDark, measure } from "./chart.js";
 import { depth } from "./depth.js";
 import { film } from "./film.js";
 import { grid } from "./grid.js";
 import { head } from "./head.js";
 import { frequencyHeat, stepHeat } from "./heat.js";
 import { accuracy } from "./lengths.js";
-import { looks, losses } from "./looks.js";
 import { plane } from "./plane.js";
 import { prompt } from "./prompt.js";
 import { provenance } from "./provenance.js";
 import { Source } from "./source.js";
 import { change, onChange, onLight, readHash, store } from "./store.js";
-import { announce, capital, explainTerms, h, said, tip } from "./ui.js";
+import { announce, capital, explainTerms, h, marked, tip } from "./ui.js";
 import { isPart } from "./words.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -38,7 +38,7 @@ function build() {
   for (const { source, views } of columns) {
     const title =
       shown.length > 1
-        ? [h("h2", { class: "whose" }, source.name), h("p", { class: "says" }, ...said(source.sentences.join(" ")))]
+        ? [h("h2", { class: "whose" }, source.name), h("p", { class: "says" }, ...marked(source.sentences.join(" ")))]
         : [];
     const column = h(
       "div",
@@ -46,7 +46,7 @@ function build() {
       ...title,
       ...views.map((view) => view.element),
     );
-    column.style.gridRow = `span ${title.length + Math.max(...columns.map((one) => one.views.length))}`; // panels stand beside each other
+    column.style.gridRow = `span ${title.length + Math.max(...columns.map((one) => one.views.length))}`; // aligns the panels of both columns
     main.append(column);
   }
   root.replaceChildren(header(shown), ...(reel ? [reel.element] : []), scope, main);
@@ -54,11 +54,11 @@ function build() {
   draw();
 }
 
-/** Panels from top to bottom; beside a profile, a film's heads over training stand where frequencies do. */
+/** Panels from top to bottom; beside a profile, the heads of a series over training are where frequencies are. */
 function viewsOf(source, mixed) {
   if (source.models)
     return [overlay, sideBySide, byFamily, byDepth, facts, provenance].map((view) => view(source));
-  if (source.lengths) return [accuracy(source), looks(source), losses(source), provenance(source)];
+  if (source.lengths) return [accuracy(source), attentionByLength(source), losses(source), provenance(source)];
   const optional = (there, view) => (there ? [view(source)] : []);
   return [
     plane(source),
@@ -82,7 +82,7 @@ function header(shown) {
   const pick = h(
     "select",
     {
-      "aria-label": "What is shown",
+      "aria-label": "Result shown",
       onchange: (event) =>
         change({ a: Number(event.target.value), b: Number(event.target.value) === b ? null : b, swap: null }),
     },
@@ -96,7 +96,7 @@ function header(shown) {
     },
     ...options(b, [h("option", { value: "" }, "compare with …")]).filter((_, at) => at !== a + 1),
   );
-  const theme = h("button", { type: "button", class: "quiet", onclick: changeTheme }, "light or dark");
+  const theme = h("button", { type: "button", class: "quiet", onclick: changeTheme }, "light / dark");
   const help = h("button", { type: "button", class: "quiet", onclick: () => guide.showModal() }, "? help");
   const guide = guideDialog();
   const compared = shown.length > 1 ? (data.comparisons[`${Math.min(a, b)},${Math.max(a, b)}`] ?? []) : [];
@@ -115,7 +115,7 @@ function header(shown) {
       h("h1", {}, shown.map((source) => source.name).join(" and ")),
       h("div", { class: "tools" }, ...(sources.length > 1 ? [pick, other] : []), theme, help),
     ),
-    h("p", { class: "lead" }, ...said(lead.join(" "))),
+    h("p", { class: "lead" }, ...marked(lead.join(" "))),
     ...warnings,
     guide,
   );
@@ -124,43 +124,42 @@ function header(shown) {
 function guideDialog() {
   const lines = [
     [
-      "What one sees",
-      "An attention head gives every token before it a weight. Exchange the contents of two places: if the weights stay, the head looks at where; if they go along, it looks at what. Both scores run from 0 to 1.",
+      "Where and what",
+      "An attention head gives every earlier token a weight. Swap the contents of two positions: if the weights stay in place, the head looks at where (positional); if they follow the contents, it looks at what (symbolic). Both scores range from 0 to 1.",
     ],
     [
-      "A head's name",
-      "12.0 is head 0 of layer 12. It looks at where with a positional score of at least 0.8 and a symbolic one of at most 0.2, at what the other way round; with both at least 0.8 it is unfocused, else mixed.",
+      "Names and kinds of heads",
+      "12.0 is head 0 of layer 12. A head looks at where if its positional score is at least 0.8 and its symbolic score at most 0.2; it looks at what in the opposite case. It is unfocused if both scores are at least 0.8, and mixed otherwise.",
     ],
     [
-      "Choosing",
-      "Hover names a head, click chooses it, click with shift adds one, dragging in the plane chooses all inside. In the plane or the grid, arrow keys go through heads and layers. Escape clears.",
+      "Selecting heads",
+      "Hover over a head to see its name; click to select it; shift-click to add it; drag in the plane to select all heads inside. In the plane and the grid, arrow keys move through heads and layers. Escape clears the selection.",
     ],
     [
-      "Without a head",
-      "Where single heads were turned off, the grid can be coloured by what becomes of the model without them, and a head's panel has the numbers.",
+      "Ablation",
+      "If single heads were ablated, the grid can be coloured by the effect of each ablation, and the panel of a head lists the numbers.",
     ],
     [
       "Many models",
-      "In an atlas every model has a colour and a shape. Pointing at a model lets it stand out everywhere, a click keeps it; page keys go through models.",
+      "In an atlas, every model has a colour and a shape. Hover over a model to highlight it in every figure; click to keep it highlighted; Page Up and Page Down move through models.",
     ],
-    ["Frequencies", "Click a frequency to see the whole plane at it alone; again, or Escape, to return."],
+    ["Frequencies", "Click a frequency to see the whole plane at that frequency alone; click it again or press Escape to return."],
     [
-      "Taking it along",
-      "The address of the page holds what was chosen. CSV and SVG stand beside every table and figure.",
+      "Sharing and saving",
+      "The address of the page stores what is selected. The buttons CSV and SVG download tables and figures.",
     ],
   ];
   const dialog = h(
     "dialog",
     { "aria-label": "Help" },
     h("form", { method: "dialog" }, h("button", { class: "quiet" }, "close")),
-    ...lines.flatMap(([title, text]) => [h("h2", {}, title), h("p", {}, ...said(text))]),
+    ...lines.flatMap(([title, text]) => [h("h2", {}, title), h("p", {}, ...marked(text))]),
   );
   return dialog;
 }
 
 function changeTheme() {
-  const dark = getComputedStyle(document.documentElement).getPropertyValue("--scheme").trim() === "dark";
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
   forgetColours();
   draw();
 }
@@ -169,11 +168,11 @@ function draw() {
   reel?.draw();
   const { frequency } = store.state;
   scope.hidden = !columns.some(({ source }) => isPart(source, store.state));
-  scope.textContent = `The scores shown are those of frequency ${frequency} alone. The sentences on the whole model, and what is marked so, are of whole heads.`;
+  scope.textContent = `The scores shown are those of frequency ${frequency} alone. The summary above, and everything marked as such, describes whole heads.`;
   for (const { views } of columns) for (const view of views) view.draw();
 }
 
-/** What was chosen must be there: an address may be of another report. */
+/** The state without what this report does not have: an address may belong to another report. */
 function sound(state) {
   const there = (at) => (at !== null && at < sources.length ? at : null);
   const a = there(state.a) ?? 0;
@@ -183,7 +182,7 @@ function sound(state) {
   return { ...state, a, b, heads, model };
 }
 
-/** A page that was just opened shows the head that says most: the purest what, else the purest where. */
+/** A page that was just opened shows the purest symbolic head, or else the purest positional one. */
 function opening(state) {
   const source = sources[state.a];
   if (source.lengths || source.models) return state;
@@ -209,7 +208,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
   tip(null);
   change({ heads: [], model: null, frequency: null, swap: null });
-  announce("Nothing is chosen");
+  announce("Nothing is selected");
 });
 addEventListener("hashchange", () => {
   const before = store.state;

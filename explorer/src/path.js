@@ -1,27 +1,21 @@
-// A head's way through the plane, from the fastest frequency to the slowest or from step to step.
+// The path of a head through the plane, from the fastest frequency to the slowest or from step to step.
 
 import { line } from "d3-shape";
-import { axes, canvas, colours, frame, layer, unit, widthOf } from "./chart.js";
-import { along, MARGIN, named, places, rows } from "./over.js";
+import { axes, colours, frame, layer, unit, widthOf } from "./chart.js";
+import { along, headFigure, MARGIN, named, places } from "./lines.js";
 import { store } from "./store.js";
-import { capital, count, csvFile, number, panel, svgFile, tip } from "./ui.js";
+import { capital, count, number, tip } from "./ui.js";
 
 const [LETTER, LINE] = [6.5, 14]; // about the width and the height of small text
 
 export function planePath(source) {
-  const svg = canvas("", { name: "path" });
   let head;
   const ids = places(source);
   const word = source.steps ? "step" : "frequency";
   const hint = source.steps
-    ? "Its way through the plane, from the first step (light) to this one."
-    : "Each frequency alone, from the fastest (light) to the slowest (dark).";
-  const shown = panel("path", "Path through the plane", hint, {
-    inner: true,
-    csv: () => csvFile(`${source.name}-${named(source, head)}-path`, rows(source, head)),
-    svg: () => svgFile(`${source.name}-${named(source, head)}-path`, svg.node()),
-  });
-  shown.body.append(svg.node());
+    ? "From the first step (light) to the current one."
+    : "Each frequency by itself, from the fastest (light) to the slowest (dark).";
+  const { svg, shown } = headFigure(source, "path", "Path through the plane", hint, () => head);
 
   function draw(at) {
     head = at;
@@ -85,7 +79,7 @@ export function planePath(source) {
       .text((d) => d.text);
   }
 
-  /** Words at the first place and at the last one, one below the other where they would overlap. */
+  /** Words at the first and the last point, one below the other if they would overlap. */
   function ends(way, size) {
     const words = (way.length > 1 ? [way[0], way.at(-1)] : way).map((d, n) => {
       const text = source.steps ? `step ${count(d.id)}` : n ? "slowest" : "fastest";

@@ -1,27 +1,26 @@
 // Every head at (positional, symbolic): where, what, both or neither.
 
 import { line } from "d3-shape";
-import { axes, canvas, colours, frame, layer, placeOf, unit, widthOf } from "./chart.js";
-import { corners, legend, radius } from "./ground.js";
+import { axes, colours, frame, layer, placeOf, unit, widthOf } from "./chart.js";
+import { figurePanel } from "./figure.js";
+import { corners, legend, radius } from "./plane-background.js";
 import { change, choose, light, store } from "./store.js";
-import { announce, csvFile, h, panel, svgFile, tip } from "./ui.js";
+import { announce, h, tip } from "./ui.js";
 import { alone, headRows, isPart, moveWith, sentence, tipOf } from "./words.js";
 
 const MARGIN = { left: 46, top: 10, right: 12, bottom: 88 };
 const TRAIL = 16; // checkpoints
 
 export function plane(source) {
-  const svg = canvas("The plane of heads. Arrow keys move through heads and layers.", {
+  const back = h("button", { type: "button", onclick: () => change({ frequency: null }) }, "back to all frequencies");
+  const { svg, shown } = figurePanel("plane", "The plane", hint(source, store.state), {
+    label: "The plane of heads. Arrow keys move through heads and layers.",
     interactive: true,
-    name: "plane",
-  });
-  const back = h("button", { type: "button", onclick: () => change({ frequency: null }) }, "all frequencies again");
-  const shown = panel("plane", "The plane", hint(source, store.state), {
-    csv: () => csvFile(`${source.name}-heads`, headRows(source, store.state)),
-    svg: () => svgFile(`${source.name}-plane`, svg.node()),
+    file: `${source.name}-plane`,
+    table: `${source.name}-heads`,
+    csv: () => headRows(source, store.state),
     tools: [back],
   });
-  shown.body.append(svg.node());
   let x,
     y,
     places = [];
@@ -177,9 +176,9 @@ export function plane(source) {
 }
 
 function hint(source, state) {
-  const many = source.steps ? "Heads move as training goes on and leave a trail." : "Click one, drag around several.";
-  const size = isPart(source, state) ? " Its size is the whole head's." : "";
-  return `${alone(source, state)}Every dot is a head.${size} Right: its attention stays where it was when contents are swapped. Up: it follows what was moved. ${many}`;
+  const many = source.steps ? "Heads move during training and leave a trail." : "Click a dot, or drag around several.";
+  const size = isPart(source, state) ? " Its size is that of the whole head." : "";
+  return `${alone(source, state)}Every dot is a head.${size} Right: its attention stays in place when contents are swapped. Up: it follows the contents. ${many}`;
 }
 
 function within(path, x, y) {

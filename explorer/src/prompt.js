@@ -1,8 +1,8 @@
-// What the model read: blocks outlined, query and answer marked, shaded by the chosen head's attention.
+// The first prompt: blocks outlined, query and answer marked, shaded by the attention of the selected head.
 
 import { max } from "d3-array";
 import { colours } from "./chart.js";
-import { store } from "./store.js";
+import { selectedIn, store } from "./store.js";
 import { csvFile, h, panel, percent } from "./ui.js";
 import { isPart } from "./words.js";
 
@@ -30,16 +30,16 @@ export function prompt(source) {
   if (says) text.append(" ", h("span", { class: "answer" }, says.trim(), h("small", {}, "right answer")));
   const shown = panel("prompt", "The prompt", "", { csv: () => csvFile(`${source.name}-blocks`, rows()) });
   shown.body.append(text);
-  const chosen = () => source.places.get(store.state.heads.at(-1));
+  const selected = () => selectedIn(source).at(-1);
   const rows = () =>
     spans.map((span, block) => ({
       block: block + 1,
       says: span.textContent,
-      attention: chosen() === undefined ? null : source.attention(chosen())[block],
+      attention: selected() === undefined ? null : source.attention(selected())[block],
     }));
 
   function draw() {
-    const at = chosen();
+    const at = selected();
     const attention = at === undefined ? null : source.attention(at);
     const top = attention ? max(attention) || 1 : 1;
     const shadeOf = colours().shade;
@@ -52,14 +52,14 @@ export function prompt(source) {
     });
     const whole = attention ? attention.reduce((sum, share) => sum + (Number.isNaN(share) ? 0 : share), 0) : 0;
     const shade = attention
-      ? ` The darker, the more ${isPart(source, store.state) ? "the whole " : ""}head ${source.labels[at]} attends to it: ${percent(top)} at most, ${percent(whole)} on all blocks together.`
+      ? ` Shading: attention of ${isPart(source, store.state) ? "the whole " : ""}head ${source.labels[at]}, at most ${percent(top)} on one block, ${percent(whole)} on all blocks.`
       : "";
     shown.rehint(`The first of ${of} prompts: ${tokens} tokens, ${source.blocks} blocks outlined.${shade}`);
   }
   return { ...shown, draw, mark: draw, light() {} };
 }
 
-/** The answer inside of the block that holds it. */
+/** The text of a block with the answer in bold. */
 function answerIn(text, says) {
   const at = text.lastIndexOf(says.trim());
   if (at < 0) return [text];

@@ -1,13 +1,13 @@
-// How this was measured: all that it takes to do it again.
+// How a result was measured: everything needed to repeat it.
 
 import { csvFile, h, number, panel } from "./ui.js";
 
 const HINTS = {
   profile:
-    "The command that repeats it, the choices that matter, and how far the capture is from the model's own attention.",
+    "The command that repeats the measurement, the settings that matter, and the deviation from the model's own attention.",
   series: "The same prompts at every checkpoint.",
-  lengths: "The command that repeats it. What was measured before is not measured again.",
-  atlas: "The command that repeats it; the list of models stands beside the data.",
+  lengths: "The command that repeats the measurement; existing results are reused.",
+  atlas: "The command that repeats the measurement; the list of models is stored beside the data.",
 };
 
 export function provenance(source) {
@@ -25,13 +25,13 @@ export function provenance(source) {
     ? `Self-check: within ${Math.max(...Object.values(about.self_check)).toExponential(0)} of the model's own attention.`
     : "";
   const swaps = about.swaps
-    ? ` Swaps were sampled: ${about.swaps.run} of ${about.swaps.of} were run, those not run hold ${number(about.swaps.unseen_weight)} of the weight.`
+    ? ` Swaps were sampled: ${about.swaps.run} of ${about.swaps.of} were run; the others carry ${number(about.swaps.unseen_weight)} of the weight.`
     : "";
   const left =
     about.left_out && (about.left_out.statements || about.left_out.swaps)
-      ? ` Left out: ${about.left_out.statements} of ${about.left_out.of_statements} statements (other lengths), ${about.left_out.swaps} of ${about.left_out.of_swaps} swaps (no attention to move).`
+      ? ` Skipped: ${about.left_out.statements} of ${about.left_out.of_statements} statements (different length), ${about.left_out.swaps} of ${about.left_out.of_swaps} swaps (neither block receives attention).`
       : "";
-  const sinks = about.sinks ? ` Sinks draw ${number(100 * about.sinks.share, 0)} % of all attention.` : "";
+  const sinks = about.sinks ? ` Attention sinks receive ${number(100 * about.sinks.share, 0)} % of all attention.` : "";
   const right = about.accuracy ? ` Right answers: ${about.accuracy.right} of ${about.accuracy.of}.` : "";
   shown.body.append(
     h("div", { class: "command" }, h("code", {}, source.command), copy),
@@ -53,11 +53,11 @@ const flat = (table) =>
     median_symbolic_late: d,
   }));
 
-/** The same prompts with other choices; the first row is the profile. */
+/** The same prompts with other settings; the first row is the profile. */
 function sensitivity(table) {
   const titles = [
     "blocks",
-    "tokens a block",
+    "tokens per block",
     "tau",
     "r",
     "median positional, early / late layers",
@@ -85,7 +85,7 @@ function sensitivity(table) {
       h(
         "caption",
         {},
-        "What the scores depend on: the temperature tau of the weights over swaps, and the cut of the blocks. The first row is this profile.",
+        "How the scores depend on the temperature tau of the weights over swaps and on how the prompt is divided into blocks. The first row is this profile.",
       ),
       h("thead", {}, h("tr", {}, ...titles.map((text) => h("th", { scope: "col" }, text)))),
       h("tbody", {}, ...table.map(line)),
@@ -97,7 +97,7 @@ async function copyText(text, button) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    const area = document.body.appendChild(h("textarea", { class: "unseen" }, text)); // pages from disk may not use the clipboard
+    const area = document.body.appendChild(h("textarea", { class: "unseen" }, text)); // pages opened from disk may not use the clipboard
     area.select();
     document.execCommand("copy");
     area.remove();

@@ -1,10 +1,10 @@
-// A profile or a series of checkpoints, as typed arrays. Numbers come as base64 and are decoded when first asked for.
+// A result as typed arrays. Numbers come as base64 and are decoded on first use.
 
 import { median, quantileSorted } from "d3-array";
 
 const KINDS = { f8: Float64Array, f4: Float32Array, f2: Uint16Array, i4: Int32Array, u2: Uint16Array, u1: Uint8Array };
 
-/** Some of an array's numbers; only the characters that hold them are decoded. */
+/** A part of an array; only the characters that hold it are decoded. */
 export function decode({ type, base64 }, start = 0, count = null) {
   const Kind = KINDS[type];
   const size = Kind.BYTES_PER_ELEMENT;
@@ -20,7 +20,7 @@ export function decode({ type, base64 }, start = 0, count = null) {
   return type === "f2" ? Float64Array.from(numbers, half) : numbers;
 }
 
-/** The number that sixteen bits stand for. */
+/** The number that sixteen bits represent. */
 export function half(bits) {
   const sign = bits & 0x8000 ? -1 : 1;
   const exponent = (bits >> 10) & 0x1f;
@@ -57,7 +57,7 @@ export class Source {
     return this.kept.get(key);
   }
 
-  /** Which checkpoint a step of training shows: the last one not after it. */
+  /** The checkpoint shown at a step of training: the last one that is not after it. */
   at({ step }) {
     if (!this.steps) return 0;
     if (step === null) return this.steps.length - 1;
@@ -65,7 +65,7 @@ export class Source {
     return later < 0 ? this.steps.length - 1 : Math.max(0, later - 1);
   }
 
-  /** What a column says of every head, at the step and the frequency that were chosen. */
+  /** The values of a column for every head, at the selected step and frequency. */
   values(name, state) {
     const frequency = this.frequencyAt(state);
     if (frequency >= 0 && (name === "positional" || name === "symbolic")) {
@@ -82,8 +82,8 @@ export class Source {
     return frequency === null || !this.frequencies ? -1 : this.frequencies.indexOf(frequency);
   }
 
-  /** A head's numbers over all frequencies, or over all steps. */
-  over(name, head) {
+  /** The numbers of a head at all frequencies, or at all steps. */
+  along(name, head) {
     if (!this.steps) {
       const size = this.frequencies.length;
       return this.array(`frequency_${name}`).subarray(head * size, (head + 1) * size);
@@ -107,7 +107,7 @@ export class Source {
     return this.labels.map((_, at) => this.kindOf(at, state));
   }
 
-  /** How much attention the content of every block (rows) would draw on the place of every block (columns). */
+  /** The attention that the content of every block (rows) would receive at the position of every block (columns). */
   placement(head) {
     const size = this.table.length;
     const logs = decode(this.arrays.mass, head * size * size, size * size);
@@ -119,7 +119,7 @@ export class Source {
   }
 }
 
-/** Lower quartile, median and upper quartile of the numbers there are. */
+/** Lower quartile, median and upper quartile of all numbers but NaN. */
 export function quartiles(values) {
   const sorted = Float64Array.from(values)
     .filter((value) => !Number.isNaN(value))
@@ -129,7 +129,7 @@ export function quartiles(values) {
 
 export const middle = (values) => median(values) ?? NaN;
 
-/** Attention on every block before and after the contents of blocks i and j change places. */
+/** Attention on every block before and after the contents of blocks i and j are swapped. */
 export function swapped({ size, mass }, i, j) {
   const before = Array.from({ length: size }, (_, block) => mass(block, block));
   const all = 1 - before[i] - before[j] + mass(j, i) + mass(i, j);

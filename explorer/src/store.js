@@ -1,4 +1,4 @@
-// What the reader chose. One object, kept in the address so that a link shows the same view.
+// What the reader selected: one object, kept in the address so that a link shows the same view.
 
 const DEFAULTS = {
   a: 0,
@@ -35,7 +35,7 @@ export function change(part) {
   store.state = { ...before, ...part };
   for (const listener of store.listeners) listener(store.state, before);
   clearTimeout(writing);
-  writing = setTimeout(writeAddress, 150); // browsers write an address slowly, and not more often than a film has pictures
+  writing = setTimeout(writeAddress, 150); // writing an address is slow, and browsers limit how often it may happen
 }
 
 let writing;
@@ -43,17 +43,24 @@ let writing;
 function writeAddress() {
   try {
     history.replaceState(null, "", writeHash(store.state) || location.pathname + location.search);
-  } catch {} // a page inside a notebook has no address of its own
+  } catch {} // a page inside a notebook has no address
 }
 
-/** Light a head wherever it is drawn, or none. */
+/** Light a head in every figure, or none. */
 export function light(head) {
   if (head === store.lit) return;
   store.lit = head;
   for (const listener of store.lights) listener(head);
 }
 
-/** Click selects one head, click with shift adds or removes one; the last one is the one that is looked at. */
+/** The places in a source of the heads that are selected. */
+export const selectedIn = (source) => placesOf(source, store.state.heads);
+
+/** The places of heads by their labels, without those that the source does not have. */
+export const placesOf = (source, labels) =>
+  labels.map((label) => source.places.get(label)).filter((at) => at !== undefined);
+
+/** A click selects one head, shift-click adds or removes one; the last one is shown in detail. */
 export function choose(head, adding = false) {
   const { heads } = store.state;
   if (!adding) return change({ heads: [head], swap: null });

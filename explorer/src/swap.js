@@ -1,33 +1,34 @@
-// Attention on the blocks before and after two of them change places: mass stays, or follows.
+// Attention on the blocks before and after two of them are swapped: it stays in place or follows the content.
 
 import { max } from "d3-array";
-import { canvas, frame, layer, paneOver, placeOf, widthOf } from "./chart.js";
+import { frame, layer, paneOver, placeOf, texts, widthOf } from "./chart.js";
+import { figurePanel } from "./figure.js";
 import { swapped } from "./source.js";
 import { change, store } from "./store.js";
-import { capital, csvFile, h, number, panel, percent, svgFile, tip } from "./ui.js";
+import { h, number, percent, tip } from "./ui.js";
 import { isPart } from "./words.js";
 
 const MARGIN = { left: 46, top: 16, right: 8, bottom: 16 };
 
 export function swap(source) {
-  const svg = canvas("", { name: "swap" });
   const picks = [0, 1].map((end) =>
     h(
       "select",
       {
-        "aria-label": end ? "The other block" : "One block",
+        "aria-label": end ? "Second block" : "First block",
         onchange: (event) => pick(end, Number(event.target.value)),
       },
       ...source.table.map((row, at) => h("option", { value: at }, title(row))),
     ),
   );
   const verdict = h("p", { class: "verdict", "aria-live": "polite" });
-  const shown = panel("swap", "Before and after a swap", "", {
+  const { svg, shown } = figurePanel("swap", "Before and after a swap", "", {
     inner: true,
-    csv: () => csvFile(`${source.name}-${source.labels[head] ?? ""}-swap`, rows()),
-    svg: () => svgFile(`${source.name}-${source.labels[head] ?? ""}-swap`, svg.node()),
+    file: () => `${source.name}-${source.labels[head] ?? ""}-swap`,
+    csv: () => rows(),
   });
-  shown.body.append(h("div", { class: "picks" }, "swap ", picks[0], " with ", picks[1]), svg.node(), verdict);
+  shown.body.prepend(h("div", { class: "picks" }, "swap ", picks[0], " with ", picks[1]));
+  shown.body.append(verdict);
   let head, made, i, j;
 
   const rows = () =>
@@ -50,12 +51,12 @@ export function swap(source) {
     head = at;
     const whole = isPart(source, store.state) ? "Of the whole head: attention" : "Attention";
     shown.rehint(
-      `${whole} on the blocks of the first prompt. Exchange two: does the tall bar stay, or follow what was moved?`,
+      `${whole} on the blocks of the first prompt. Swap two blocks: does the tall bar stay in place or follow its content?`,
     );
     shown.element.classList.toggle("empty", at === undefined);
     if (at === undefined) {
-      svg.attr("aria-label", "No head is chosen").selectAll("*").remove();
-      verdict.textContent = "Choose a head to see where its attention goes.";
+      svg.attr("aria-label", "No head is selected").selectAll("*").remove();
+      verdict.textContent = "Select a head to see its attention before and after a swap.";
       return;
     }
     const table = source.placement(at);
@@ -129,19 +130,11 @@ export function swap(source) {
       .attr("y", (d) => d.y - 4)
       .text((d) => d.text);
     const sides = [
-      ["before", -8, half - 4],
-      ["after", -8, height - 4],
-      [percent(top), -8, 6],
+      [-8, half - 4, "end", "before"],
+      [-8, height - 4, "end", "after"],
+      [-8, 6, "end", percent(top)],
     ];
-    layer(group, "sides")
-      .selectAll("text")
-      .data(sides)
-      .join("text")
-      .attr("class", "small")
-      .attr("x", (d) => d[1])
-      .attr("y", (d) => d[2])
-      .attr("text-anchor", "end")
-      .text((d) => d[0]);
+    texts(layer(group, "sides"), sides);
     const pane = paneOver(group, width, height);
     const under = (event) =>
       Math.min(made.before.length - 1, Math.max(0, Math.floor(placeOf(event, svg, MARGIN)[0] / thick)));
@@ -151,7 +144,7 @@ export function swap(source) {
         [
           title(source.table[block]),
           `before ${percent(made.before[block])} · after ${percent(made.after[block])}`,
-          "click: swap this one; with shift: with this one",
+          "click: swap this block; shift-click: swap with this block",
         ],
         event.clientX,
         event.clientY,
@@ -163,18 +156,18 @@ export function swap(source) {
 
   function words() {
     const gap = made.stays - made.follows;
-    const [colour, what] = Number.isNaN(gap)
-      ? ["", "there is no attention to move"]
+    const [colour, text] = Number.isNaN(gap)
+      ? ["", "Neither block receives attention"]
       : gap > 0.1
-        ? ["where", "attention stays where it was"]
+        ? ["where", "Attention stays in place (where)"]
         : gap < -0.1
-          ? ["what", "attention follows what was moved"]
-          : ["", "one cannot tell which"];
+          ? ["what", "Attention follows the content (what)"]
+          : ["", "Neither clearly"];
     const merged =
-      source.table.length < source.blocks ? " Blocks are neighbours merged; a bar is the mean of one of them." : "";
+      source.table.length < source.blocks ? " Neighbouring blocks are merged; each bar is the mean per block." : "";
     return [
-      h("b", { class: colour }, capital(what)),
-      `: place ${source.table[i].first + 1} had ${percent(made.before[i])} and has ${percent(made.after[i])}, place ${source.table[j].first + 1} had ${percent(made.before[j])} and has ${percent(made.after[j])}. This swap: positional ${number(made.stays)}, symbolic ${number(made.follows)}.${merged}`,
+      h("b", { class: colour }, text),
+      `: position ${source.table[i].first + 1} goes from ${percent(made.before[i])} to ${percent(made.after[i])}, position ${source.table[j].first + 1} from ${percent(made.before[j])} to ${percent(made.after[j])}. This swap: positional ${number(made.stays)}, symbolic ${number(made.follows)}.${merged}`,
     ];
   }
   return { ...shown, draw };

@@ -1,4 +1,4 @@
-// Parts of the page that are no figures. Text always goes in as text, never as markup.
+// Parts of the page other than figures. Text is always inserted as text, never as markup.
 
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -10,10 +10,10 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** A section with a title, one line on how to read it, and what can be taken from it. */
+/** A section with a title, a line on how to read it, and download buttons. */
 export function panel(id, title, hint, { csv, svg, tools = [], inner = false } = {}) {
   const name = h(inner ? "h3" : "h2", {}, title);
-  const told = h("p", { class: "hint" }, ...said(hint));
+  const line = h("p", { class: "hint" }, ...marked(hint));
   const body = h("div", { class: "body" });
   const save = (what, made) =>
     made
@@ -34,13 +34,13 @@ export function panel(id, title, hint, { csv, svg, tools = [], inner = false } =
     name,
     h("div", { class: "tools" }, ...tools, save("CSV", csv), save("SVG", svg)),
   );
-  const element = h(inner ? "div" : "section", { class: inner ? "part" : "panel", "data-panel": id }, bar, told, body);
+  const element = h(inner ? "div" : "section", { class: inner ? "part" : "panel", "data-panel": id }, bar, line, body);
   return {
     element,
     body,
     name,
     retitle: (text) => (name.textContent = text),
-    rehint: (text) => told.replaceChildren(...said(text)),
+    rehint: (text) => line.replaceChildren(...marked(text)),
   };
 }
 
@@ -53,64 +53,63 @@ export function choices(label, options, chosen, choose) {
   return { element: h("div", { class: "choices", role: "group", "aria-label": label }, ...buttons), show };
 }
 
-/** A head by its name, to choose it. */
+/** A button that selects a head. */
 export const headButton = (label, choose) =>
   h("button", { type: "button", class: "quiet", "aria-label": `Head ${label}`, onclick: () => choose(label) }, label);
 
 const TERMS = {
-  "positional score": "1: attention stays at its places when contents are swapped. 0: it does not.",
-  "symbolic score": "1: attention follows the contents when they are swapped. 0: it does not.",
+  "positional score": "How much a head looks at where. 1: its attention stays in place when contents are swapped. 0: it does not.",
+  "symbolic score": "How much a head looks at what. 1: its attention follows the contents when they are swapped. 0: it does not.",
   frequency:
-    "A rotary head is a bundle of small heads, one for each speed at which its dimensions turn. Number 1 turns fastest.",
-  entropy: "0: all attention on one token. 1: spread evenly over all of them.",
+    "A rotary head rotates its dimensions in pairs, each pair at its own frequency, and each can be scored as a small head. Number 1 is the fastest.",
+  entropy: "0: all attention on one token. 1: spread evenly over all tokens.",
   "exclusion bound":
     "Theory: a head whose logits vary cannot be purely positional and purely symbolic. The variance of its logits never exceeds this bound.",
   "pure since":
-    "The first step from which on the head has at least 0.9 on one axis and at most 0.1 on the other, to the end.",
-  blocks: "Equally long pieces of the prompt, such as the statements of a list, that may change places.",
+    "The first step after which one score stays at least 0.9 and the other at most 0.1.",
+  blocks: "Pieces of the prompt of equal length, such as the statements of a list, that are swapped.",
   "without first token":
-    "Positional and symbolic score with the first token hidden from the head: many heads rest on it, whatever it says.",
-  "key head": "The head of keys and values that this one reads. Heads with the same number share it.",
+    "Positional and symbolic score with the first token hidden from the head: many heads rest on it, whatever its content.",
+  "key head": "The key-value head that this head reads. Heads with the same number share it.",
   "95 % interval": "Bootstrap over prompts: other prompts of the same kind would give a score in this range.",
 };
 
-const COLOURED = "\\b(?:at|stays?|follows?|Circle:|square:) "; // before where and what, where they are terms
+const COLOURED = "\\b(?:at |Circle: |square: |positional \\(|symbolic \\()"; // precedes where and what if they are terms
 
-/** Words with their terms explained on hover, where and what in their colours. */
-export function said(text) {
-  const pattern = new RegExp(`\\b(${Object.keys(TERMS).join("|")})\\b|(${COLOURED})(where|what)\\b`);
+/** Text with its terms explained on hover, and with where and what in their colours. */
+export function marked(text) {
+  const terms = Object.keys(TERMS).join("|");
+  const pattern = new RegExp(`\\b((?:${terms})\\b[.,;:)]*)|(${COLOURED})(where|what)\\b`);
   const parts = text.split(pattern).filter((part) => part !== undefined);
   return parts.map((part) => {
     if (part === "where" || part === "what") return h("b", { class: part }, part);
-    if (part in TERMS)
-      return h(
-        "button",
-        { type: "button", class: "term", "data-tip": TERMS[part], "aria-label": `${part}: ${TERMS[part]}` },
-        part,
-      );
-    return part;
+    const term = part.replace(/[.,;:)]+$/, "");
+    if (!(term in TERMS)) return part;
+    const explained = { "data-tip": TERMS[term], "aria-label": `${term}: ${TERMS[term]}` };
+    const button = h("button", { type: "button", class: "term", ...explained }, term);
+    return h("span", { class: "unbroken" }, button, part.slice(term.length)); // no line starts with a full stop
   });
 }
 
 let bubble;
-let told = { text: null, size: null }; // what the bubble says, and how large that makes it
+let shown = { text: null, size: null }; // the text of the bubble, and its size
 
 export function tip(content, x, y) {
   bubble ??= document.body.appendChild(h("div", { class: "tip", role: "tooltip", hidden: true }));
   const text = content?.join("\n") ?? null;
-  if (text !== told.text) {
+  if (text !== shown.text) {
     bubble.hidden = content === null;
     if (content) bubble.replaceChildren(...content.map((line, at) => h("div", { class: at ? "" : "first" }, line)));
-    told = { text, size: content && bubble.getBoundingClientRect() };
+    shown = { text, size: content && bubble.getBoundingClientRect() };
   }
   if (content === null) return;
-  const { width, height } = told.size;
+  const { width, height } = shown.size;
   const left = Math.min(x + 14, innerWidth - width - 8);
   bubble.style.left = `${Math.max(8, left)}px`;
   bubble.style.top = `${y + 18 + height > innerHeight ? y - height - 10 : y + 18}px`;
 }
 
-/** Explanations appear for whatever carries one, under the pointer or with the keyboard's focus. */
+/** Explanations appear for elements that carry one, on hover and on keyboard focus. */
 export function explainTerms(root) {
   const show = (event) => {
     const term = event.target.closest?.("[data-tip]");
@@ -127,7 +126,7 @@ export function explainTerms(root) {
 
 let voice;
 
-/** For those who listen instead of looking. */
+/** Text for screen readers. */
 export function announce(text) {
   voice ??= document.body.appendChild(h("div", { class: "unseen", role: "status", "aria-live": "polite" }));
   voice.textContent = text;
@@ -147,7 +146,7 @@ export function csvFile(name, rows) {
   const columns = Object.keys(rows[0] ?? {});
   const cell = (value) => {
     let text = value === null || value === undefined || Number.isNaN(value) ? "" : String(value);
-    // A spreadsheet would run text that begins like a formula.
+    // A spreadsheet would evaluate text that begins like a formula.
     if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
@@ -174,7 +173,7 @@ const KEPT = [
   "dominant-baseline",
 ];
 
-/** A figure with its looks written into it, so that it looks the same outside of the page. */
+/** A figure with its styles written into it, so that it looks the same outside the page. */
 export function svgFile(name, svg) {
   const copy = svg.cloneNode(true);
   const originals = [svg, ...svg.querySelectorAll("*")];
@@ -196,7 +195,7 @@ export function svgFile(name, svg) {
 
 const safe = (name) => name.replace(/[^\w.-]+/g, "-");
 
-/** Two digits, three where they matter; a dash where there is no number. */
+/** A number with some digits; a dash for NaN. */
 export function number(value, digits = 2) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   return value.toFixed(digits).replace("-", "−");

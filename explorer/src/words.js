@@ -1,4 +1,4 @@
-// What is said of a head, in one place: tooltips, the screen reader, the title, the tables.
+// The words for a head, in one place: tooltips, announcements to screen readers, titles, tables.
 
 import { effectLine } from "./effects.js";
 import { choose, store } from "./store.js";
@@ -12,10 +12,10 @@ const LOOKS = {
   unmeasured: "could not be measured",
 };
 
-/** Whether the scores shown are those of one frequency instead of the whole head's. */
+/** Whether the scores shown are those of one frequency instead of whole heads. */
 export const isPart = (source, state) => source.frequencyAt(state) >= 0;
 
-/** How a hint begins while they are. */
+/** How a hint begins in that case. */
 export const alone = (source, state) => (isPart(source, state) ? `At frequency ${state.frequency} alone. ` : "");
 
 export function looksAt(source, at, state) {
@@ -23,7 +23,7 @@ export function looksAt(source, at, state) {
   return isPart(source, state) ? `${looks} at frequency ${state.frequency}` : looks;
 }
 
-/** The step since which a head is pure, unless it is yet to come. */
+/** The step since which a head is pure, unless it lies ahead. */
 export function pureSince(source, at, state) {
   const since = source.pure?.[source.labels[at]];
   return since <= source.steps?.[source.at(state)] ? since : undefined;
@@ -35,19 +35,19 @@ export function sentence(source, at, state) {
   return `Head ${source.labels[at]} ${looksAt(source, at, state)}: positional ${positional}, symbolic ${symbolic}`;
 }
 
-/** The length at which a head loses the next token of its path. */
+/** The length at which a head loses half of its attention on the next token of its path. */
 export const lossWords = (source, at) =>
   ["measured", "predicted"]
     .map((end) => [end, source.array(end)[at]])
     .filter(([, tokens]) => !Number.isNaN(tokens)) // not predicted
     .map(
       ([end, tokens]) =>
-        `${end} ${Number.isFinite(tokens) ? `${count(Math.round(tokens))} tokens` : "beyond all lengths"}`,
+        `${end} ${Number.isFinite(tokens) ? `${count(Math.round(tokens))} tokens` : "beyond the lengths measured"}`,
     )
     .join(", ");
 
 const lossSentence = (source, at) =>
-  `Head ${source.labels[at]}: half of its attention on the next token is gone at: ${lossWords(source, at)}`;
+  `Head ${source.labels[at]} loses half of its attention on the next token at: ${lossWords(source, at)}`;
 
 export function tipOf(source, at, state) {
   const lines = [
@@ -59,7 +59,7 @@ export function tipOf(source, at, state) {
   return [...lines, ...effectLine(source, at, state)];
 }
 
-/** What else a head looks like, from two repeated-token signatures and the share of its first token. */
+/** Other roles that a head resembles, from its attention on repeated tokens and on the first token. */
 export function alsoLooksLike(source, at) {
   if (!source.has("sink")) return [];
   const signs = [
@@ -73,7 +73,7 @@ export function alsoLooksLike(source, at) {
     .map(([share, words, place]) => `${words} (${number(100 * share, 0)} % of its attention${place && ` ${place}`})`);
 }
 
-/** The table of heads as it is shown: all of them, or those that were chosen. */
+/** The table of heads as it is shown: all of them, or those at some places. */
 export function headRows(source, state, places = source.labels.map((_, at) => at)) {
   const kinds = source.kinds(state);
   const columns = source.steps
@@ -92,7 +92,7 @@ export function headRows(source, state, places = source.labels.map((_, at) => at
   }));
 }
 
-/** Arrow keys go through the heads of a layer and through the layers. */
+/** Arrow keys move through the heads of a layer and through the layers. */
 export function moveWith(event, source) {
   const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   const step = steps[event.key];

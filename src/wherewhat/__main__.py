@@ -1,4 +1,4 @@
-"""`python -m wherewhat` is the command line."""
+"""`python -m wherewhat` runs the command line."""
 
 from .cli import main
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .shared import AsJson, folder_option, in_cells, quiet_libraries, stoppable
+from .options import AsJson, in_cells, output_folder
+from .output import saved, standard_output, study
 
 app = typer.Typer()
 
@@ -19,44 +19,41 @@ app = typer.Typer()
 @in_cells
 def atlas(
     models: Annotated[Path, typer.Argument(metavar="MODELS.TOML", help="The list of models.")],
-    output: Annotated[Path, folder_option("-o", "--output", help="Folder for the data set.")] = Path("atlas"),
+    folder: Annotated[Path, output_folder("Folder for the data set.")] = Path("atlas"),
     as_json: AsJson = False,
 ) -> None:
-    """Profile a list of models, and make one data set of them, with a card and a page to explore it.
+    """Profile a list of models and collect them into one data set, with a card and an interactive page.
 
-    The list has defaults at its top, a table [card] with title and licence of the data, and [[models]], each with
-    model (a hub id, or the path of a folder or a .gguf file from the list) and what is its own: name, family, licence,
-    revision, dtype, device, device_map, trust_remote_code, seed, level, swaps, tau, task, kind, template, pairs,
-    samples, chat, width.
+    The list is a TOML file with defaults at the top, a table \\[card] with the title and licence of the data, and one \\[\\[models]] entry per model. An entry has model (a hub id, or the path of a folder or .gguf file, relative to the list) and may override the defaults: name, family, licence, revision, dtype, device, device_map, trust_remote_code, seed, level, swaps, tau, task, kind, template, pairs, samples, chat, width.
 
-    What was measured before is not measured again. A model that fails is told at the end, with exit code 1, and all
-    others are kept. With --jobs or --ray several models are measured at a time.
+    Existing results are reused. Failed models are listed at the end, with exit code 1; all others are kept. With --jobs or --ray several models are measured at a time.
 
-    The folder is ready for the hub: data/*.parquet, README.md, report.html; profiles/ has every model by itself.
+    The folder is ready for the hub: data/*.parquet, README.md, report.html; profiles/ holds every model by itself.
 
-    [bold]Example:[/bold] wherewhat atlas examples/atlas.toml -o atlas
-    """
-    quiet_libraries()
-    from rich.console import Console
+    [bold]Examples:[/bold]
 
-    from ..report.atlas import show_atlas
-    from ..report.atlas_card import write_card
-    from ..report.explorer import write_report
-    from ..report.terminal import progress_bar
-    from ..studies.atlas import atlas as run_atlas
+    wherewhat atlas examples/atlas.toml -o atlas
+    """  # noqa: E501 - a paragraph of help is one line
+    import wherewhat as ww
 
-    screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True, markup=False)
-    with stoppable(), progress_bar(screen) as progress:
-        made = run_atlas(models, output, progress=progress, say=screen.print)
-    write_card(made, output)
-    write_report([output], output / "report.html")
+    from ..explorer.page import write_report
+    from ..files import plain
+    from ..results import records
+    from ..studies.atlas.terminal import show_atlas
+
+    with study(as_json) as listening:
+        found = ww.atlas(models, folder, **listening)
+    page = folder / "report.html"
+    write_report([folder], page)
     if as_json:
-        rows = made.models.astype(object).where(made.models.notna(), None).replace(math.inf, "inf").to_dict("records")
-        print(json.dumps(made.about | {"folder": str(output), "models": rows}))
+        taus = [{"tau": plain(tau)} for tau in found.models["tau"]]
+        rows = [row | tau for row, tau in zip(records(found.models), taus, strict=True)]
+        print(json.dumps(found.about | {"folder": str(folder), "models": rows}))
     else:
-        show_atlas(made, Console(highlight=False, markup=False))
-        screen.print(f"Saved in {output}; open {output / 'report.html'} in a browser to explore it")
-    if made.failed:
-        told = f"{len(made.failed)} of {len(made.models) + len(made.failed)} models were not measured"
-        print(f"wherewhat: {told}; the same command tries only these again", file=sys.stderr)
+        show_atlas(found, standard_output())
+        saved(f"{folder}; open {page} in a browser to explore it")
+    if found.failed:
+        total = len(found.models) + len(found.failed)
+        failed = f"{len(found.failed)} of {total} models were not measured"
+        print(f"wherewhat: {failed}; rerun the command to try only these again", file=sys.stderr)
         raise typer.Exit(1)

@@ -1,217 +1,133 @@
-"""Commands that ask how far something holds as sequences grow."""
+"""The command that measures how far a model generalises in length."""
 
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..errors import BadInput
-from .shared import (
-    AsJson,
-    Device,
-    DeviceMap,
-    Dtype,
-    Revision,
-    Seed,
-    TrustRemoteCode,
-    folder_option,
-    in_cells,
-    model_name,
-    quiet_libraries,
-    stoppable,
-)
-from .text_lengths import measure_text, read_fields, read_key
+from ..words import model_name
+from .options import AsJson, Seed, flag, in_cells, model_options, option, output_folder
+from .output import saved, standard_output, study
 
 app = typer.Typer()
-ENDPOINT = "Models behind an endpoint"
+endpoint_option = partial(option, rich_help_panel="Models behind an endpoint")
 
 
 @app.command()
 @in_cells
+@model_options
 def lengths(
-    source: Annotated[
-        str | None,
+    model: Annotated[
+        str,
         typer.Argument(
-            metavar="[DIR_OR_MODEL]",
-            help="Folder of a run; number or letter (embedded); or a language model: hub id, folder or .gguf file.",
-            show_default=False,
+            metavar="MODEL",
+            help="Folder of a training run; number or letter (embedded); a language model: hub id, folder or .gguf "
+            "file; with --endpoint, the name of a model there.",
         ),
-    ] = None,
-    output: Annotated[
-        Path | None, folder_option("-o", "--output", help="Folder for tables and figure.", show_default="lengths/NAME")
-    ] = None,
+    ],
+    folder: Annotated[Path | None, output_folder("Folder for tables and figure.", "lengths/MODEL")] = None,
     prompts: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Sequences a length; of language models: a task, window and run.", show_default="200; 20"
-        ),
+        int | None, option("Sequences per length; of language models: per task, window and run.", "200; 20")
     ] = None,
-    longest: Annotated[int, typer.Option(help="Leave out lengths of the paper's grid beyond this.")] = 5000,
+    longest: Annotated[int, option("Skip longer lengths of the paper's grid.")] = 5000,
     sharpen: Annotated[
-        bool, typer.Option("--sharpen", help="Runs: logits times log n / log 17 at n tokens, which undoes dilution.")
+        bool, flag("--sharpen", "Training runs: multiply logits by log n / log 17 at n tokens (no dilution).")
     ] = False,
-    runs: Annotated[
-        int | None, typer.Option(min=1, help="Language models: runs, with seeds from --seed on.", show_default="5")
-    ] = None,
+    runs: Annotated[int | None, option("Language models: runs, with seeds from --seed on.", "5")] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Ask there, such as https://api.openai.com/v1.", rich_help_panel=ENDPOINT),
+        endpoint_option("OpenAI-compatible API, such as https://api.openai.com/v1.", metavar="URL"),
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Whom to ask.", rich_help_panel=ENDPOINT)] = None,
-    key_from: Annotated[
+    api_key_env: Annotated[
         str | None,
-        typer.Option(
-            metavar="VARIABLE", help="The variable of the environment that holds the key.",
-            show_default="OPENAI_API_KEY", rich_help_panel=ENDPOINT,
-        ),
+        endpoint_option("Environment variable that holds the API key.", "OPENAI_API_KEY", metavar="VARIABLE"),
     ] = None,
-    per_minute: Annotated[
-        float | None,
-        typer.Option(min=0.01, help="Most requests a minute.", show_default="no limit", rich_help_panel=ENDPOINT),
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Requests at a time.", show_default="4", rich_help_panel=ENDPOINT)
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(min=0.1, help="Seconds to wait.", show_default="60", rich_help_panel=ENDPOINT)
-    ] = None,
-    retries: Annotated[
-        int | None,
-        typer.Option(min=0, help="Further tries, after longer pauses.", show_default="8", rich_help_panel=ENDPOINT),
-    ] = None,
-    price_in: Annotated[
-        float | None, typer.Option(min=0, help="Price of a million tokens read.", rich_help_panel=ENDPOINT)
-    ] = None,
-    price_out: Annotated[
-        float | None, typer.Option(min=0, help="Price of a million tokens written.", rich_help_panel=ENDPOINT)
-    ] = None,
+    per_minute: Annotated[float | None, endpoint_option("Maximum number of requests per minute.", "no limit")] = None,
+    concurrency: Annotated[int | None, endpoint_option("Requests at a time.", "4")] = None,
+    timeout: Annotated[float | None, endpoint_option("Seconds to wait for an answer.", "60")] = None,
+    retries: Annotated[int | None, endpoint_option("Further attempts, after increasing pauses.", "8")] = None,
+    price_in: Annotated[float | None, endpoint_option("Price of a million tokens read.")] = None,
+    price_out: Annotated[float | None, endpoint_option("Price of a million tokens written.")] = None,
     extra: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON", help="""More fields of every request, such as '{"reasoning_effort": "none"}'.""",
-            rich_help_panel=ENDPOINT,
+        endpoint_option(
+            """Additional fields of every request, such as '{"reasoning_effort": "none"}'.""", metavar="JSON"
         ),
     ] = None,
-    revision: Revision = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    device_map: DeviceMap = None,
-    trust_remote_code: TrustRemoteCode = False,
     seed: Seed = 0,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Measure how accuracy falls as sequences grow: of a run by hops, of a language model by one hop as text.
-
-    Runs and embedded models: the same paths, with more symbols on their left. Also the length at which each head loses
-    the token that it looks at, beside what the short prompts alone predict. wherewhat report draws it as a page.
-
-    Language models: a window of 12 to 300 symbols and a query that names one of them, by its place (number) or by its
-    letter (letter), after an instruction and three worked examples. Every answer is kept as it comes.
-
-    Stopped and started again, it goes on where it was.
-
-    [bold]Example:[/bold] wherewhat lengths number --longest 1000
-
-    [bold]Example:[/bold] wherewhat lengths letter --longest 1000 --sharpen
-
-    [bold]Example:[/bold] wherewhat lengths runs/letter-1 -o lengths/letter-1
-
-    [bold]Example:[/bold] wherewhat lengths HuggingFaceTB/SmolLM2-135M-Instruct --prompts 4
-
-    [bold]Example:[/bold] wherewhat lengths --endpoint http://localhost:8000/v1 --model qwen3 --per-minute 60
-    """
-    quiet_libraries()
-    given = {"per_minute": per_minute, "concurrency": concurrency, "timeout": timeout, "retries": retries}
-    given = {name: value for name, value in given.items() if value is not None}
-    if endpoint is None:
-        others = {"model": model, "key-from": key_from, "price-in": price_in, "price-out": price_out, "extra": extra}
-        for name in [*given, *(name for name, value in others.items() if value is not None)]:
-            raise BadInput(f"--{name.replace('_', '-')} is for models behind an --endpoint")
-        if source is None:
-            raise BadInput("which model? a run, number, letter, a language model, or --endpoint URL --model NAME")
-    elif source is not None or model is None:
-        raise BadInput("an endpoint is asked as --endpoint URL --model NAME, and nothing else is measured with it")
-
-    if endpoint is None and source is not None and is_lab_model(source):
-        if runs is not None:
-            raise BadInput("--runs is for language models")
-        measure_lab_model(source, output, prompts or 200, longest, sharpen, seed, as_json)
-        return
-
-    if sharpen:
-        raise BadInput("--sharpen is for runs and embedded models")
-    from ..studies.executors import current
-
-    if current()[0] is not None:
-        raise BadInput("--jobs and --ray are for runs and embedded models; an endpoint takes --concurrency")
-    from ..studies.text_lengths import PROMPTS, SEEDS, WINDOWS
-
-    windows = [window for window in WINDOWS if window <= longest]
-    if not windows:
-        raise BadInput(f"windows start at {WINDOWS[0]} symbols, got --longest {longest}")
-    if endpoint is not None:
-        from ..studies.endpoint import Endpoint
-
-        key = read_key(key_from or "OPENAI_API_KEY", asked=key_from is not None)
-        answerer = Endpoint(endpoint, model or "", key, read_fields(extra), **given)
-    else:
-        from ..capture import load, load_tokenizer
-        from ..studies.local_model import LocalModel
-
-        where = {"revision": revision, "trust_remote_code": trust_remote_code}
-        tokenizer = load_tokenizer(source or "", **where)
-        answerer = LocalModel(load(source or "", dtype=dtype, device=device, device_map=device_map, **where), tokenizer)
-    name = model_name(model or source or "")
-    prices = None if price_in is None and price_out is None else (price_in or 0.0, price_out or 0.0)
-    measure_text(
-        answerer, name, output or Path("lengths") / name, windows=windows, prompts=prompts or PROMPTS,
-        seeds=range(seed, seed + (runs or SEEDS)), prices=prices, as_json=as_json,
-    )  # fmt: skip
-
-
-def is_lab_model(source: str) -> bool:
-    """A run or an embedded model, not a language model."""
-    from ..tasks import TASKS
-
-    path = Path(source)
-    return not (path / "config.json").is_file() if path.is_dir() else source in TASKS
-
-
-def measure_lab_model(
-    source: str, output: Path | None, prompts: int, longest: int, sharpen: bool, seed: int, as_json: bool
+    **loading: Any,
 ) -> None:
-    """Accuracy by hops of a run or an embedded model, and where its heads lose their token."""
-    from rich.console import Console
+    """Measure how accuracy falls as sequences grow longer.
 
-    from ..report.figures import save_drawn
-    from ..report.length_figures import length_curves
-    from ..report.lengths import show_lengths
-    from ..report.terminal import progress_bar
-    from ..studies.lengths import GRID, lengths, model_and_task
+    Training runs and embedded models: the same paths, with more symbols on their left. Also measures the length at which each head loses the token it looks at, and predicts it from short prompts alone. wherewhat report shows the result as a page.
 
-    model, task = model_and_task(source)
-    folder = output or Path("lengths") / (Path(source).name + "-sharpened" * sharpen)
-    screen = Console(stderr=True, quiet=as_json, markup=False, highlight=False)
-    with stoppable(f"what was measured is kept in {folder}; the same command goes on"), progress_bar(screen) as bar:
-        grid = [length for length in GRID if length <= longest]
-        found = lengths(
-            model, task, folder / "cells", grid=grid, prompts=prompts, sharpen=sharpen, seed=seed, progress=bar
-        )
-        found = replace(found, about=found.about | {"model": source, "longest": longest})
-        found.save(folder)
-        save_drawn(folder / "lengths.pdf", lambda: length_curves(found, task))
-    if as_json:
-        loss = found.loss.astype(object).where(found.loss.abs() < math.inf, None).to_dict("records")
-        print(
-            json.dumps(
-                {"task": task, "folder": f"{folder}", "lengths": found.accuracy.to_dict("records"), "loss": loss}
-            )
-        )
+    Language models: a window of 12 to 300 symbols and a query that names one of them, by its position (number) or by its letter (letter), after an instruction and three worked examples. Every answer is saved as it arrives.
+
+    An interrupted run resumes when the command is rerun.
+
+    [bold]Examples:[/bold]
+
+    wherewhat lengths number --longest 1000
+    wherewhat lengths letter --longest 1000 --sharpen
+    wherewhat lengths runs/letter-1 -o lengths/letter-1
+    wherewhat lengths HuggingFaceTB/SmolLM2-135M-Instruct --prompts 4
+    wherewhat lengths qwen3 --endpoint http://localhost:8000/v1 --per-minute 60
+    """  # noqa: E501 - help texts wrap where they are shown
+    import wherewhat as ww
+
+    folder = folder or Path("lengths") / (model_name(model) + "-sharpened" * sharpen)
+    with study(as_json, kept=f"results so far are kept in {folder}; rerun the command to resume") as listening:
+        found = ww.lengths(
+            model, folder=folder, prompts=prompts, longest=longest, sharpen=sharpen, runs=runs, endpoint=endpoint,
+            api_key_env=api_key_env, per_minute=per_minute, concurrency=concurrency, timeout=timeout, retries=retries,
+            price_in=price_in, price_out=price_out, extra=None if extra is None else read_object(extra), seed=seed,
+            **loading, **listening,
+        )  # fmt: skip
+    if isinstance(found, ww.Lengths):
+        show_lab_model(found, folder, as_json)
     else:
-        show_lengths(found, task, Console(highlight=False, markup=False))
-        screen.print(f"Saved in {folder}")
+        show_language_model(found, folder, as_json)
+
+
+def show_lab_model(found: Any, folder: Path, as_json: bool) -> None:
+    from ..results import records
+
+    if as_json:
+        tables = {"lengths": records(found.accuracy), "loss": records(found.loss)}
+        print(json.dumps({"task": found.about["task"], "folder": f"{folder}"} | tables))
+    else:
+        from ..studies.lengths.terminal import show_lengths
+
+        show_lengths(found, standard_output())
+        saved(folder)
+
+
+def show_language_model(found: Any, folder: Path, as_json: bool) -> None:
+    from ..results import records
+
+    if as_json:
+        accuracy, (read, written) = records(found.accuracy), found.tokens
+        summary = {"model": found.name, "folder": f"{folder}", "lengths": accuracy, "kept": found.kept}
+        print(json.dumps(summary | {"tokens_read": read, "tokens_written": written, "cost": found.cost}))
+    else:
+        from ..studies.lengths.terminal import show_text_lengths
+
+        show_text_lengths(found, standard_output())
+        saved(folder)
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """The JSON object given as --extra."""
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise BadInput(f"--extra must be a JSON object, got {text}")
+    return fields

@@ -11,7 +11,8 @@ PLACES = {"fastest": 0, "first": 0, "second": 1, "third": 2, "fourth": 3, "fifth
 
 
 def band(name: str, planes: int) -> range:
-    """The frequency IDs of a band of so many turning planes; the parts of a whole share its planes out.
+    """The frequency IDs of a band, in a head with this many rotary planes. The four quarters are disjoint and cover all
+    planes, as do the halves, thirds and so on.
 
     >>> band("fastest quarter", 32), band("middle third", 32), band("slowest 4", 32)
     (range(1, 9), range(12, 22), range(29, 33))
@@ -27,7 +28,7 @@ def band(name: str, planes: int) -> range:
             place, PLACES.get(place, -1)
         )
         if not 0 <= at < parts:
-            raise BadInput(f'no band {name!r}: say "fastest quarter", "middle third", "second half" or "slowest 4"')
+            raise BadInput(f'no band {name!r}: try "fastest quarter", "middle third", "second half" or "slowest 4"')
         ids = range(1 + round(at * planes / parts), 1 + round((at + 1) * planes / parts))
     if not ids:
         raise BadInput(f"band {name!r} is empty: there are {planes} frequencies")

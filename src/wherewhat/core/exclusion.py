@@ -1,7 +1,7 @@
-"""The exclusion principle: a head that varies cannot be both positional and symbolic.
+"""The exclusion principle: a head whose logits vary cannot be both positional and symbolic.
 
-Over all permutations of the keys, positional and symbolic deviation together are at least the variance of the head's
-logits. The papers' sum over N! permutations collapses to two sums over the placement table:
+Averaged over all permutations of the keys, positional plus symbolic deviation is at least the variance of the head's
+logits. The papers' sum over N! permutations reduces to two sums over the placement table:
 
     Var(diag M) <= ( sum_ab (M[a,b] - M[b,b])^2 + sum_ab (M[a,b] - M[a,a])^2 ) / N^2
 """
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .placement import Placement
-from .scores import PIECE
+from .swaps import PIECE
 
 
 class Exclusion(NamedTuple):
@@ -31,9 +31,9 @@ class Exclusion(NamedTuple):
 
 
 def deviations(table: Float[Tensor, "*lead N N"]) -> tuple[Float[Tensor, "*lead N N"], Float[Tensor, "*lead N N"]]:
-    """How far each placement is from the logit its place has, and from the logit its content has.
+    """The difference of each entry from the real logit of its place, and from the real logit of its content.
 
-    >>> by_place, by_content = deviations(torch.tensor([[1.0, 5.0], [1.0, 5.0]]))   # logits stay put: positional
+    >>> by_place, by_content = deviations(torch.tensor([[1.0, 5.0], [1.0, 5.0]]))   # logits stay in place: positional
     >>> by_place.abs().sum().item(), by_content.abs().sum().item()
     (0.0, 8.0)
     """
@@ -42,7 +42,7 @@ def deviations(table: Float[Tensor, "*lead N N"]) -> tuple[Float[Tensor, "*lead 
 
 
 def exclusion(placement: Placement) -> Exclusion:
-    """Both sides of the inequality for every head, over the N keys before the query that it can see."""
+    """Both sides of the inequality for every head, over the keys before the query that it attends to."""
     flat, lead = placement.flat(), placement.lead
     step = max(1, PIECE // max(1, flat.keys * flat.content.shape[-1]))
     chosen = torch.arange(len(flat.content), device=flat.content.device)
@@ -51,9 +51,9 @@ def exclusion(placement: Placement) -> Exclusion:
 
 
 def _exclusion_piece(placement: Placement) -> Exclusion:
-    """From the table's row, column and square sums, which the two halves give without the table itself.
+    """Computed from row sums, column sums and the sum of squares, which follow from the two halves of the table.
 
-    In float64: a pure head's deviation is a small difference of large sums.
+    In float64: the deviation of a pure head is a small difference of large sums.
     """
     keys = placement.keys
     seen = torch.ones(len(placement.content), keys, dtype=torch.bool, device=placement.content.device)
@@ -86,7 +86,7 @@ def _exclusion_piece(placement: Placement) -> Exclusion:
 
 
 def _sums_of_table(placement: Placement, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Column sums, row sums and the sum of squares of a soft-capped table, a strip of contents at a time."""
+    """Column sums, row sums and the sum of squares of a soft-capped table, one strip of contents at a time."""
     keys = torch.arange(placement.keys, device=seen.device)
     by_place, by_content, squares = (torch.zeros_like(seen, dtype=torch.float64) for _ in range(3))
     for contents in keys.split(max(1, PIECE // placement.keys)):

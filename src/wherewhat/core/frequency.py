@@ -19,7 +19,7 @@ class FrequencyUse(NamedTuple):
 
 
 def frequency_logits(placement: Placement) -> Float[Tensor, "*lead F keys"]:
-    """Each frequency's share of the head's real logits; before soft-capping and bias they add up to them."""
+    """Each frequency's contribution to the head's logits; before soft-capping and bias they sum to the logits."""
     alone = placement.by_frequency()
     return (alone.content * alone.place).sum(-1)
 
@@ -33,7 +33,7 @@ def frequency_use(placement: Placement) -> FrequencyUse:
 
 
 def mean_frequency(maximum: Float[Tensor, "*lead P"]) -> Float[Tensor, "*lead"]:
-    """The weighted mean frequency ID of P turning planes, ID 1 first, weighted by the positive part of the maximum.
+    """The mean frequency ID of P rotating planes, ID 1 first, weighted by the positive part of the maximum.
 
     >>> mean_frequency(torch.tensor([0.0, 1.0, 1.0, -3.0]))
     tensor(2.)

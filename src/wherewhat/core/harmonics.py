@@ -1,8 +1,9 @@
-"""The table of a weak frequency, from a few places on the circle instead of all places in the prompt.
+"""The placement table of a weak frequency, from a few points on the circle instead of all positions in the prompt.
 
-A single frequency sees a place only through one phase, and what a content draws there, exp(r cos(phase - psi)), is a
-smooth function of it: its m-th harmonic is the Bessel number I_m(r). For r <= 2 the harmonics above 10 are below
-float32's last digit, so 21 equally spaced phases determine the value at every place, by trigonometric interpolation.
+A single frequency depends on position only through one phase, and the attention weight of a content there,
+exp(r cos(phase - psi)) before normalisation, is a smooth function of it: its m-th harmonic is the Bessel function
+I_m(r). For r <= 2 the harmonics above 10 are below float32 precision, so 21 equally spaced phases determine the value
+at every position, by trigonometric interpolation.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from torch import Tensor
 
 from .placement import Placement
 
-# Up to this |logit| interpolation costs no more than the last digits: its rounding error grows like e^(2r).
+# Up to this |logit|, interpolation changes only the last digits: its rounding error grows like e^(2r).
 WEAK = 2.0
 NODES = 21
 FARTHEST = 4096
 
 
 def has_harmonics(placement: Placement, width: int) -> bool:
-    """Whether the placement holds single frequencies with nothing added to them.
+    """Whether the placement holds single frequencies with no bias or soft cap.
 
-    Blocks of several tokens are placed by their first token; far into a prompt the models' own rounding of each
-    token's phase, which that leaves out, would show.
+    Blocks of several tokens are placed by their first token. This ignores how the model rounds the phase of every other
+    token, which becomes noticeable far into a prompt.
     """
     near = width == 1 or placement.keys <= FARTHEST
     return near and placement.content.shape[-1] == 2 and placement.bias is None and placement.softcap is None
@@ -34,10 +35,10 @@ def has_harmonics(placement: Placement, width: int) -> bool:
 def interpolated_mass(
     placement: Placement, contents: Int[Tensor, "I W"], places: Int[Tensor, "J W"], workspace: Float[Tensor, " _"]
 ) -> Float[Tensor, "X I J"]:
-    """S, as `block_mass` gives it, for weak single frequencies."""
+    """S, as `block_mass` computes it, for weak single frequencies."""
     blocks, width = contents.shape
     own = placement.content.index_select(-2, contents.flatten()).unflatten(-2, (blocks, width))  # X I W 2
-    cos, sin = placement.place[:, None, :width].unbind(-1)  # the turn of the t-th token against the first
+    cos, sin = placement.place[:, None, :width].unbind(-1)  # rotation of the t-th token relative to the first
     re, im = own.unbind(-1)
     own = torch.stack([re * cos + im * sin, im * cos - re * sin], dim=-1)
     nodes = torch.arange(NODES, device=own.device, dtype=torch.float64) * (2 * torch.pi / NODES)
@@ -48,7 +49,7 @@ def interpolated_mass(
 
 
 def _interpolation(first_place: Float[Tensor, "P J 2"], nodes: Float[Tensor, " Q"]) -> Float[Tensor, "P Q J"]:
-    """From values at the nodes to values at the places: the periodic sinc, sin(Q x / 2) / (Q sin(x / 2))."""
+    """From values at the nodes to values at the positions: the periodic sinc, sin(Q x / 2) / (Q sin(x / 2))."""
     phase = torch.atan2(first_place[..., 1].double(), first_place[..., 0].double())[:, None]  # P 1 J
     half = nodes[:, None] / 2
     below = (phase / 2).sin() * half.cos() - (phase / 2).cos() * half.sin()

@@ -1,4 +1,4 @@
-"""The one rule that names a head, used wherever a head is named."""
+"""The rule that classifies a head by its two scores, used everywhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ HIGH, LOW = 0.8, 0.2
 
 
 def kind(positional: float, symbolic: float) -> str:
-    """What a head looks at; one that gives its blocks no attention at all has no scores and is unmeasured.
+    """What a head attends by: "where" (position) or "what" (symbol); one without scores is "unmeasured".
+
+    A head has no scores (NaN) if its blocks receive no attention at all.
 
     >>> kind(0.97, 0.05), kind(0.1, 0.9), kind(0.99, 0.98), kind(0.6, 0.5)
     ('where', 'what', 'unfocused', 'mixed')

@@ -1,7 +1,7 @@
-"""The placement table: the logit that every content would get at every position. Everything else reads from it.
+"""The placement table: the logit that every content would get at every position. All scores are computed from it.
 
-The table is never stored whole. Each logit is a short inner product, content half times place half, so the two
-halves are kept and any part of the table is one small matrix product away.
+The full table is never stored. Each logit is a short inner product of a content half and a place half, so only the two
+halves are kept, and any part of the table is one small matrix product.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Placement:
     """M[a, b] = softcap(content[a] . place[b]) + bias[b] over the N keys before the query and the query's own key.
 
     Leading axes are (B, H) for heads and (B, H, F) for single frequencies; `place`, `bias` and `sink` broadcast.
-    The query's own key, index N, takes part in every softmax and in no swap. `bias` is what a position adds whatever
-    stands there: ALiBi slopes, and -inf outside a sliding window. `sink` is a learned extra logit of the normaliser.
+    The query's own key, index N, takes part in every softmax and in no swap. `bias` is what a position adds to any
+    content: ALiBi slopes, and -inf outside a sliding window. `sink` is a learned extra logit of the normaliser.
     """
 
     content: Float[Tensor, "*lead keys R"]
@@ -41,7 +41,7 @@ class Placement:
 
     @property
     def windowed(self) -> bool:
-        """Whether some positions cannot be seen at all."""
+        """Whether some positions are masked."""
         return self.bias is not None and bool(torch.isinf(self.bias).any())
 
     def logits(self) -> Float[Tensor, "*lead keys"]:
@@ -63,7 +63,7 @@ class Placement:
         return self.logits().softmax(-1) if self.sink is None else self.log_attention().exp()
 
     def table(self) -> Float[Tensor, "*lead N N"]:
-        """The table itself, content x position. For looking at and for tests; the scores never need it whole."""
+        """The full table, content x position. For inspection and tests; the scores never need it."""
         everything = torch.arange(self.keys, device=self.content.device)
         return self.between(everything, everything)
 
@@ -75,9 +75,9 @@ class Placement:
     def block_logits(
         self, contents: Int[Tensor, "X W"], places: Int[Tensor, "Y W"], workspace: Float[Tensor, " _"]
     ) -> Float[Tensor, "*lead W X Y"]:
-        """The logits of each block's tokens on each block's places, first token on first place and so on.
+        """The logits of each block's tokens at each block's places, first token at first place and so on.
 
-        The result lives in `workspace`: fresh memory for it would cost more time than the arithmetic.
+        The result is written to `workspace`: allocating memory would cost more time than the arithmetic.
         """
         content = self.content.index_select(-2, contents.T.flatten()).unflatten(-2, contents.T.shape)
         place = self.place.index_select(-2, places.T.flatten()).unflatten(-2, places.T.shape)
@@ -88,7 +88,7 @@ class Placement:
     def block_mass(
         self, contents: Int[Tensor, "X W"], places: Int[Tensor, "Y W"], workspace: Float[Tensor, " _"]
     ) -> Float[Tensor, "*lead X Y"]:
-        """S: how much unnormalised attention the content of each block draws on the places of each block."""
+        """S: the unnormalised attention that the contents of each block receive at the places of each block."""
         return self.block_logits(contents, places, workspace).exp_().sum(-3)
 
     def block_log_mass(
@@ -99,7 +99,7 @@ class Placement:
         return logits.squeeze(-3).clone() if contents.shape[1] == 1 else logits.logsumexp(-3)
 
     def ceiling(self) -> Float[Tensor, "*lead"]:
-        """An upper bound of every finite |M[a, b]| of a head, without the table: each plane at its best angle."""
+        """An upper bound of every finite |M[a, b]| of a head, without the table: each plane at its best phase."""
         re, im = self.content.unflatten(-1, (-1, 2)).unbind(-1)
         reach = re.square().addcmul_(im, im).sqrt_().sum(-1).amax(-1)
         reach = reach if self.softcap is None else reach.clamp(max=self.softcap)
@@ -108,7 +108,7 @@ class Placement:
         return reach + self.bias.masked_fill(self.bias.isinf(), 0).abs().amax(-1)
 
     def flat(self) -> Placement:
-        """All leading axes as one. What broadcasts stays small: row r of the heads uses row r modulo its length."""
+        """Merge all leading axes. What broadcasts stays small: row r of the heads uses row r modulo its length."""
         axes = len(self.lead)
 
         def merge(value: Tensor | None, trailing: int) -> Tensor | None:
@@ -127,7 +127,7 @@ class Placement:
         return replace(self, content=content, place=place, bias=merge(self.bias, 1), sink=merge(self.sink, 0))
 
     def rows(self, chosen: Int[Tensor, " X"]) -> Placement:
-        """Some of the heads of a flat placement, in their order, for work in pieces."""
+        """The chosen heads of a flat placement, for processing in pieces."""
 
         def part(value: Tensor | None) -> Tensor | None:
             return value if value is None or len(value) == 1 else value.index_select(0, chosen % len(value))
@@ -138,16 +138,16 @@ class Placement:
         return replace(self, content=content, place=place, bias=part(self.bias), sink=part(self.sink))
 
     def without_first(self) -> Placement:
-        """The same heads blind to key 0: it leaves the normaliser and every block."""
+        """The same heads with key 0 masked: it is removed from the normaliser and from every block."""
         bias = self.content.new_zeros(self.keys + 1) if self.bias is None else self.bias.clone()
         bias[..., 0] = -torch.inf
         return replace(self, bias=bias)
 
     def by_frequency(self) -> Placement:
-        """Each frequency as a head of its own, a rank-2 table; axis F joins the leading axes.
+        """Each frequency as a separate head, a rank-2 table; axis F joins the leading axes.
 
-        Soft-capping, sinks and finite biases belong to the head as a whole and are left out; positions that cannot
-        be seen stay unseen.
+        Soft-capping, sinks and finite biases belong to the head as a whole and are dropped; masked positions
+        stay masked.
         """
         content = self.content.unflatten(-1, (-1, 2)).movedim(-2, -3)
         place = self.place.unflatten(-1, (-1, 2)).movedim(-2, -3)

@@ -1,4 +1,4 @@
-"""How position turns a head's queries and keys: which dimensions form a plane, and how fast each plane turns."""
+"""How position rotates a head's queries and keys: which dimensions form a plane, and the angle of each plane."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rotation:
-    """Pairs of head dimensions that turn together, one angle a pair; all other dimensions stay still.
+    """Pairs of head dimensions (planes) that rotate together, one angle per pair; all other dimensions are non-rotary.
 
-    Convention, fixed here: the plane (x[first], x[second]) of a key at position p is the content's plane turned
-    counter-clockwise by angle * p. Planes that turn the other way have negative angles.
+    Convention, fixed here: the plane (x[first], x[second]) of a key at position p is the content's plane rotated
+    counter-clockwise by angle * p. Planes that rotate the other way have negative angles.
 
-    >>> Rotation.half_split(torch.tensor([1.0, 0.01]), head_dim=6)    # GPT-NeoX style, dimensions 4 and 5 stay still
+    >>> Rotation.half_split(torch.tensor([1.0, 0.01]), head_dim=6)    # GPT-NeoX style; 4 and 5 are non-rotary
     Rotation(half-split, 2 planes over dimensions 0-3 of 6)
     """
 
@@ -28,17 +28,17 @@ class Rotation:
 
     @staticmethod
     def half_split(angles: Float[Tensor, " F"], head_dim: int, start: int = 0) -> Rotation:
-        """Dimension start + k turns with dimension start + k + F (Llama, GPT-NeoX)."""
+        """Dimension start + k is paired with dimension start + k + F (Llama, GPT-NeoX)."""
         return Rotation(angles, head_dim, start, "half-split")
 
     @staticmethod
     def interleaved(angles: Float[Tensor, " F"], head_dim: int, start: int = 0) -> Rotation:
-        """Dimension start + 2k turns with its neighbour start + 2k + 1 (GPT-J, Cohere)."""
+        """Dimension start + 2k is paired with its neighbour start + 2k + 1 (GPT-J, Cohere)."""
         return Rotation(angles, head_dim, start, "interleaved")
 
     @staticmethod
     def none(head_dim: int, device: torch.device | str = "cpu") -> Rotation:
-        """No dimension turns: NoPE, ALiBi."""
+        """No rotation: NoPE, ALiBi."""
         return Rotation(torch.empty(0, device=device), head_dim, 0, "none")
 
     @property
@@ -47,7 +47,7 @@ class Rotation:
 
     @property
     def stop(self) -> int:
-        """One past the last turning dimension."""
+        """One past the last rotary dimension."""
         return self.start + 2 * self.planes
 
     @property
@@ -71,37 +71,37 @@ class Rotation:
 
     @cached_property
     def turning(self) -> list[int]:
-        """The planes that really turn, fastest first: frequency ID 1 is the first of them."""
+        """The planes with a non-zero angle, fastest first: frequency ID 1 is the first of them."""
         speed = self.angles.abs().tolist()
         return sorted((plane for plane in range(self.planes) if speed[plane] > 0), key=lambda plane: -speed[plane])
 
     @property
     def rests(self) -> bool:
-        """Whether some dimensions do not turn, by their place or by an angle of 0."""
+        """Whether there are non-rotary dimensions: outside all planes, or in a plane of angle 0."""
         return self.head_dim > 2 * len(self.turning)
 
     @property
     def frequencies(self) -> int:
-        """Entries on the F axis: one a turning plane, and one for all dimensions that do not turn, if there are any."""
+        """Entries on the F axis: one per rotating plane, and one for all non-rotary dimensions, if there are any."""
         return len(self.turning) + self.rests
 
     def all_angles(self) -> Float[Tensor, " G"]:
-        """The angle of every entry of the F axis; 0 for the dimensions that do not turn."""
+        """The angle of every entry of the F axis; 0 for the non-rotary dimensions."""
         moving = self.angles[self.turning].float()
         return torch.cat([moving, moving.new_zeros(self.frequencies - len(moving))])
 
     def same_as(self, other: Rotation) -> bool:
-        """Whether both turn the same dimensions by the same angles."""
+        """Whether both rotate the same dimensions by the same angles."""
         return (self.head_dim, self.start, self.layout) == (other.head_dim, other.start, other.layout) and (
             self.angles is other.angles or torch.equal(self.angles, other.angles)
         )
 
     def phases(self, positions: Int[Tensor, " N"]) -> Float[Tensor, "N F"]:
-        """The turn of every plane at every position, rounded like the models round it: a float32 product."""
+        """The phase of every plane at every position, rounded as in the models: a float32 product."""
         return positions.float()[:, None] * self.angles.float()
 
     def wave(self, positions: Int[Tensor, " N"]) -> Float[Tensor, "N G 2"]:
-        """(cos, sin) of each entry of the F axis at each position: the place's half of the placement table."""
+        """(cos, sin) of each entry of the F axis at each position: the position's half of the placement table."""
         phases = self.phases(positions)
         phases = phases if self._in_order else phases[:, self.turning]
         wave = torch.stack([phases.cos(), phases.sin()], dim=-1)
@@ -111,7 +111,7 @@ class Rotation:
     def turn(
         self, vectors: Float[Tensor, "... N D"], positions: Int[Tensor, " N"], back: bool = False
     ) -> Float[Tensor, "... N D"]:
-        """Turn contents to their positions, or turn what stands there back into contents.
+        """Rotate contents to their positions, or, with `back`, rotate keys back into contents.
 
         >>> rotation = Rotation.interleaved(torch.tensor([0.5]), head_dim=2)
         >>> rotation.turn(torch.tensor([[1.0, 0.0]]), torch.tensor([2]))      # by 1 radian
@@ -131,15 +131,15 @@ class Rotation:
         keys: Float[Tensor, "B K N D"],
         positions: Int[Tensor, " N"],
     ) -> Float[Tensor, "B H N G 2"]:
-        """What content a offers the query on each plane: c with logit(a at b) = Re c[a] * exp(-i * angle * b).
+        """The coupling of content a with the query on each plane: c with logit(a at b) = Re c[a] * exp(-i * angle * b).
 
-        `query` and `keys` are as captured, already turned; with z for a plane as a complex number,
-        c[a] = conj(key[a]) * exp(i * angle * a) * query. Grouped keys serve H / K query heads each.
+        `query` and `keys` are as captured, already rotated. With each plane written as a complex number,
+        c[a] = conj(key[a]) * exp(i * angle * a) * query. With grouped keys, each serves H / K query heads.
         """
         phases = self.phases(positions)
         cos, sin = phases.cos(), phases.sin()
         x, y = keys[..., self.first], keys[..., self.second]
-        x, y = x * cos + y * sin, y * cos - x * sin  # the contents, turned back
+        x, y = x * cos + y * sin, y * cos - x * sin  # the contents, rotated back
         x, y = x[:, :, None], y[:, :, None]  # B K 1 N F
         grouped = query.unflatten(1, (keys.shape[1], -1))[:, :, :, None]  # B K G 1 D
         u, v = grouped[..., self.first], grouped[..., self.second]

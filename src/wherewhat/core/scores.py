@@ -1,200 +1,177 @@
-"""Where or what: how a head's attention answers when the contents of two blocks change places.
-
-A pair of blocks holds attention (d_i, d_j) before the swap and (d'_i, d'_j) after it. Attention that stays put is
-positional, cos(v', v) = 1; attention that follows the contents is symbolic, cos(v', (d_j, d_i)) = 1.
-
-With the placement table summed over blocks, S[i, j] = content of block i on the places of block j, a swap turns
-(S[i, i], S[j, j]) into (S[j, i], S[i, j]) up to one normaliser, which a cosine does not see.
-"""
+"""Scores of a trace: one value per head, or per head and frequency, of every layer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+import operator
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .harmonics import NODES, WEAK, has_harmonics, interpolated_mass
+from ..errors import BadInput
+from .exclusion import Exclusion
+from .exclusion import exclusion as placement_exclusion
+from .frequency import FrequencyUse
+from .frequency import frequency_use as placement_use
 from .placement import Placement
+from .swaps import PIECE, PairScores, score_blocks
+from .swaps import entropy as placement_entropy
+from .trace import Trace, merge
 
-# Elements of the largest intermediate of one piece of work: 8 MB of float32.
-PIECE = 2**21
-# A head whose logits stay within this bound is scored with plain numbers: none leaves float32's range.
-GENTLE = 12.0
-# Exponents below this one add less than float32 can hold. Without it, products of tiny numbers fall among the
-# subnormal ones, which the processor handles a hundred times slower.
-FLOOR = -30.0
+# Elements of the contents in memory at a time: 64 MB of float32. Larger layers are processed in parts.
+LARGEST = 2**24
 
 
-class PairScores(NamedTuple):
-    positional: Float[Tensor, "*lead"]
-    symbolic: Float[Tensor, "*lead"]
-    left_out: Int[Tensor, "*lead"]
+@dataclass(frozen=True)
+class Scores:
+    """Positional and symbolic scores in [0, 1], and how many swaps were skipped: neither block receives attention."""
+
+    positional: Float[Tensor, "*axes"]
+    symbolic: Float[Tensor, "*axes"]
+    left_out: Float[Tensor, "*axes"]
 
 
-def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], tau: float) -> PairScores:
-    """The positional and the symbolic score of every head, over all swaps of two blocks, exactly.
+def score(
+    trace: Trace, blocks: Sequence[tuple[int, int]] | None = None, tau: float = 1e-4, without_first: bool = False
+) -> Scores:
+    """Positional and symbolic score of every head: (B, L, H).
 
-    `blocks` holds the token indices of each block, neighbours in the prompt. A swap weighs
-    softmax(|d_i - d_j| / tau); tau = inf is the plain mean. A pair with no mass before or after its swap is left out
-    and counted.
+    `blocks` are spans (start, stop) of equal length before the query, None for one token per block; gaps are allowed.
+    `without_first` removes key 0, the usual attention sink, from the softmax and from the blocks.
+
+    >>> scores = ww.score(ww.capture(model, input_ids), blocks=[(4, 9), (9, 14), (14, 19)])     # doctest: +SKIP
+    >>> scores.positional.shape                                                                # doctest: +SKIP
+    torch.Size([B, L, H])
     """
-    flat = placement.flat()
-    width = blocks.shape[1]
-    tile = min(len(blocks), max(1, math.isqrt(PIECE // width)))
-    sums = flat.content.new_zeros(4, len(flat.content), dtype=torch.float64)
-    ceiling = placement.ceiling().expand(placement.lead).flatten()
-    weak = (ceiling < WEAK) & has_harmonics(flat, width)
-    gentle = (ceiling < GENTLE) & ~weak
-    regimes = (
-        (weak, partial(_sum_gentle_tile, interpolated_mass), False, max(tile * width * NODES, 4 * tile**2)),
-        (gentle, partial(_sum_gentle_tile, Placement.block_mass), False, tile**2 * width),
-        (~weak & ~gentle, _sum_steep_tile, True, tile**2 * width),
-    )
-    for heads, sum_tile, logarithmic, elements in regimes:
-        step = max(1, PIECE // elements)
-        workspace = flat.content.new_empty(min(step, len(flat.content)) * elements)
-        for chosen in filter(len, heads.nonzero().flatten().split(step)):
-            some = flat.rows(chosen)
-            d = block_attention(some, blocks)
-            own = block_log_attention(some, blocks) if logarithmic else _relative(some, blocks, d)
-            sums[:, chosen] = _sum_pairs(some, blocks, tau, tile, d, own, partial(sum_tile, workspace))
-    positional, symbolic, weight, left_out = sums.reshape(4, *placement.lead)
-    positional, symbolic = (positional / weight).clamp(0, 1), (symbolic / weight).clamp(0, 1)
-    return PairScores(positional.float(), symbolic.float(), left_out.long())
+    return _score(trace, blocks, tau, without_first, frequencies=False)
 
 
-def block_attention(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead M"]:
-    """d: each block's mean attention."""
-    return placement.attention().index_select(-1, blocks.flatten()).unflatten(-1, blocks.shape).mean(-1)
+def score_frequencies(
+    trace: Trace, blocks: Sequence[tuple[int, int]] | None = None, tau: float = 1e-4, without_first: bool = False
+) -> Scores:
+    """Positional and symbolic score of every frequency of every head, taken alone: (B, L, H, F), ID 1 (fastest) first.
 
+    The non-rotary dimensions, if a model has any, are the last entry (ID 0, angle 0).
 
-def block_log_attention(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead M"]:
-    """log d up to a constant, also where d itself is too small for a float32."""
-    logits = placement.logits().index_select(-1, blocks.flatten()).unflatten(-1, blocks.shape)
-    return logits.squeeze(-1) if blocks.shape[1] == 1 else logits.logsumexp(-1)
-
-
-def _relative(
-    placement: Placement, blocks: Int[Tensor, "M W"], d: Float[Tensor, "*lead M"]
-) -> Float[Tensor, "*lead M"]:
-    """d as a share of the head's largest, so that squares stay in range, also where a sink takes nearly everything."""
-    if placement.sink is not None:
-        log_d = block_log_attention(placement, blocks)
-        return (log_d - log_d.amax(-1, keepdim=True).clamp(min=torch.finfo(d.dtype).min)).exp()
-    return d / d.amax(-1, keepdim=True).clamp(min=torch.finfo(d.dtype).tiny)
-
-
-def entropy(placement: Placement) -> Float[Tensor, "*lead"]:
-    """Entropy of the attention on the keys before the query, as a share of log N: 1 is uniform, 0 one key."""
-    log_attention = placement.logits()[..., :-1].log_softmax(-1)
-    surprise = log_attention.exp() * log_attention.nan_to_num(neginf=0)
-    return -surprise.sum(-1) / math.log(max(placement.keys, 2))
-
-
-def _sum_pairs(
-    placement: Placement,
-    blocks: Int[Tensor, "M W"],
-    tau: float,
-    tile: int,
-    d: Float[Tensor, "X M"],
-    own: Float[Tensor, "X M"],
-    sum_tile: Callable[..., None],
-) -> Float[Tensor, "4 X"]:
-    """Sums over all unordered pairs: weighted positional and symbolic cosines, weights, and pairs left out.
-
-    `d` is each block's mean attention, `own` the same in the form that `sum_tile` reads.
+    >>> ww.score_frequencies(trace).symbolic[0, 12, 3, -1]              # doctest: +SKIP
+    tensor(0.9987)
     """
-    tau = max(tau, torch.finfo(torch.float32).tiny)
-    # The widest gap is between the largest and the smallest block, and e^(|s_i - s_j| - widest) is the larger of two
-    # products of a factor of i and a factor of j: the softmax over pairs needs no exponential a pair.
-    rise = ((d - d.amax(-1, keepdim=True)) / tau).clamp_(min=FLOOR).exp_()
-    fall = ((d.amin(-1, keepdim=True) - d) / tau).clamp_(min=FLOOR).exp_()
-    sums = d.new_zeros(4, len(d), dtype=torch.float64)
-    tiles = [slice(at, at + tile) for at in range(0, len(blocks), tile)]
-    for number, rows in enumerate(tiles):
-        for columns in tiles[number:]:
-            weight = rise[:, rows, None] * fall[:, None, columns]
-            weight = torch.maximum(weight, fall[:, rows, None] * rise[:, None, columns])
-            if rows == columns:  # each pair twice, and no block with itself
-                weight.mul_(0.5).diagonal(dim1=-2, dim2=-1).zero_()
-            mine = blocks[rows]
-            spans = (mine, mine if rows == columns else blocks[columns])
-            sum_tile(sums, placement, spans, own[:, rows], own[:, columns], weight)
-    return sums
+    return _score(trace, blocks, tau, without_first, frequencies=True)
 
 
-def _sum_gentle_tile(
-    mass: Callable[..., Tensor],
-    workspace: Tensor,
-    sums: Tensor,
-    placement: Placement,
-    spans: tuple[Tensor, Tensor],
-    mine: Float[Tensor, "X I"],
-    theirs: Float[Tensor, "X J"],
-    weight: Float[Tensor, "X I J"],
-) -> None:
-    """Both cosines share the factor weight / (|v| |v'|), so one table of that factor times S gives all sums."""
-    rows, columns = spans
-    same = rows is columns
-    here = mass(placement, rows, columns, workspace)
-    there = here if same else mass(placement, columns, rows, workspace)
-    norm = here.square()
-    norm = norm + (norm if same else there.square()).mT
-    norm.mul_(mine.square()[:, :, None] + theirs.square()[:, None, :]).rsqrt_()
-    if placement.windowed:
-        dead = norm.isinf()
-        _leave_out(sums, dead, weight, same)
-        norm = norm.masked_fill_(dead, 0)
-    sums[2] += weight.sum((-1, -2))
-    factor = norm.mul_(weight)
-    stay = factor * here
-    sums[0] += (stay.sum(-2) * theirs).sum(-1) * (2 if same else 1)
-    sums[1] += (stay.sum(-1) * mine).sum(-1) * (2 if same else 1)
-    if not same:
-        come = factor * there.mT
-        sums[0] += (come.sum(-1) * mine).sum(-1)
-        sums[1] += (come.sum(-2) * theirs).sum(-1)
+def exclusion(trace: Trace) -> Exclusion:
+    """Variance and deviation bounds of the exclusion principle for every head: (B, L, H).
+
+    >>> sides = ww.exclusion(trace)                                     # doctest: +SKIP
+    >>> bool((sides.variance <= sides.bound).all())                     # doctest: +SKIP
+    True
+    """
+    return Exclusion(*_every_layer(trace, placement_exclusion))
 
 
-def _sum_steep_tile(
-    workspace: Tensor,
-    sums: Tensor,
-    placement: Placement,
-    spans: tuple[Tensor, Tensor],
-    log_mine: Float[Tensor, "X I"],
-    log_theirs: Float[Tensor, "X J"],
-    weight: Float[Tensor, "X I J"],
-) -> None:
-    """For logits of any size: only log-ratios y within a pair, as unit vectors along (1, e^y)."""
-    rows, columns = spans
-    same = rows is columns
-    here = placement.block_log_mass(rows, columns, workspace)
-    there = here if same else placement.block_log_mass(columns, rows, workspace)
-    before = log_theirs[:, None, :] - log_mine[:, :, None]
-    after = here - there.mT
-    if placement.windowed:
-        dead = before.isnan() | after.isnan()
-        _leave_out(sums, dead, weight, same)
-        before, after = before.nan_to_num_(), after.nan_to_num_()
-    sums[2] += weight.sum((-1, -2))
-    mine, theirs, stay, come = _unit(before), _unit(-before), _unit(after), _unit(-after)
-    sums[0] += ((stay * mine + come * theirs) * weight).sum((-1, -2))
-    sums[1] += ((stay * theirs + come * mine) * weight).sum((-1, -2))
+def entropy(trace: Trace) -> Float[Tensor, "B L H"]:
+    """Normalised entropy of each head's attention: (B, L, H); 1 is uniform.
+
+    >>> ww.entropy(trace)[0, 12, 3]                                     # doctest: +SKIP
+    tensor(0.4210)
+    """
+    return _every_layer(trace, lambda placement: (placement_entropy(placement),))[0]
 
 
-def _unit(log_ratio: Tensor) -> Tensor:
-    """The first component of the unit vector along (1, e^y), in range whatever y is."""
-    return (-2 * log_ratio).clamp_(min=FLOOR).sigmoid_().sqrt_()
+def frequency_use(trace: Trace) -> FrequencyUse:
+    """Norm and maximum of the logits of every frequency of every head: (B, L, H, F).
+
+    >>> ww.frequency_use(trace).maximum[0, 12, 3].argmax() + 1          # doctest: +SKIP
+    tensor(29)
+    """
+    return FrequencyUse(*_every_layer(trace, placement_use, frequencies=True))
 
 
-def _leave_out(sums: Tensor, dead: Tensor, weight: Tensor, same: bool) -> None:
-    """Take pairs that hold no mass before or after their swap out of the weights, and count them."""
-    weight.masked_fill_(dead, 0)
-    if same:  # a block is no partner of its own, and each pair is met twice
-        dead = dead & ~torch.eye(dead.shape[-1], dtype=torch.bool, device=dead.device)
-    sums[3] += dead.sum((-1, -2)) / (2 if same else 1)
+def _score(
+    trace: Trace, blocks: Sequence[tuple[int, int]] | None, tau: float, without_first: bool, frequencies: bool
+) -> Scores:
+    index = block_index(blocks, trace.keys, without_first)
+    check_tau(tau)
+
+    def of_placement(placement: Placement) -> PairScores:
+        placement = placement.without_first() if without_first else placement
+        placement = placement.by_frequency() if frequencies else placement
+        return score_blocks(placement, index.to(placement.content.device), tau)
+
+    return Scores(*_every_layer(trace, of_placement, frequencies))
+
+
+def block_index(blocks: Sequence[tuple[int, int]] | None, keys: int, without_first: bool = False) -> Int[Tensor, "M W"]:
+    """The token indices of each block; refuses blocks that cannot be swapped.
+
+    >>> block_index([(1, 3), (3, 5)], keys=6)
+    tensor([[1, 2],
+            [3, 4]])
+    """
+    spans = block_spans(blocks, keys, without_first)
+    lengths = {stop - start for start, stop in spans}
+    if len(lengths) > 1:
+        raise BadInput(f"blocks of different lengths {sorted(lengths)} cannot be swapped at level keys")
+    return torch.tensor([range(start, stop) for start, stop in spans])
+
+
+def block_spans(
+    blocks: Sequence[tuple[int, int]] | None, keys: int, without_first: bool = False
+) -> list[tuple[int, int]]:
+    """Spans of any lengths before the query; refuses fewer than two, and spans that overlap.
+
+    >>> block_spans(None, keys=3)
+    [(0, 1), (1, 2), (2, 3)]
+    """
+    spans = [(at, at + 1) for at in range(keys)] if blocks is None else [_span(block) for block in blocks]
+    for start, stop in spans:
+        if start < 0 or stop <= start:
+            raise BadInput(f"block ({start}, {stop}) is empty or starts before the prompt")
+        if start <= keys < stop:
+            raise BadInput(f"block ({start}, {stop}) contains the query, which stands at {keys}")
+        if stop > keys:
+            raise BadInput(f"block ({start}, {stop}) exceeds the prompt: {keys} tokens come before the query")
+    ordered = sorted(spans)
+    for (start, stop), (later, end) in pairwise(ordered):
+        if later < stop:
+            raise BadInput(f"blocks ({start}, {stop}) and ({later}, {end}) overlap")
+    if without_first:
+        spans = [span for span in spans if span[0] > 0]
+    if len(spans) < 2:
+        raise BadInput(f"{len(spans)} block(s) to swap; at least two are needed")
+    return spans
+
+
+def _span(block: Sequence[int]) -> tuple[int, int]:
+    try:
+        start, stop = map(operator.index, block)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"a block is a pair (start, stop) of token positions, got {block!r}") from error
+    return start, stop
+
+
+def check_tau(tau: float) -> None:
+    if math.isnan(tau) or tau <= 0:
+        raise BadInput(f"tau must be positive, got {tau}; inf gives the plain mean over swaps")
+
+
+def _every_layer(
+    trace: Trace, of_placement: Callable[[Placement], tuple[Tensor, ...]], frequencies: bool = False
+) -> list[Tensor]:
+    """The results of all layers, stacked along L; NaN where a layer has no such head or frequency."""
+    heads = max(layer.queries.shape[1] for layer in trace.attention)
+    results: defaultdict[int, list[Tensor]] = defaultdict(list)
+    for run in trace.runs(PIECE):
+        parts = [of_placement(trace.placement_of(part)) for part in merge(run).parts(LARGEST)]
+        for position, values in enumerate(zip(*parts, strict=True)):
+            value = torch.cat(values, dim=1)
+            value = trace.spread(value.float(), run[0]) if frequencies else value.float()
+            padding = (0, 0) * frequencies + (0, heads - value.shape[1])
+            value = torch.nn.functional.pad(value, padding, value=torch.nan).cpu()
+            results[position] += value.unflatten(0, (len(run), -1)).unbind(0)
+    return [torch.stack(layers, dim=1) for layers in results.values()]

@@ -1,14 +1,14 @@
-"""What position does to the spectrum of a head's logits: shares of variance, singular values, conditioning.
+"""How position shapes the logits of a head: shares of variance, singular values, condition numbers.
 
-The logits of N queries and N keys are an N x N matrix, and here that matrix itself is the object. Without bias and
-soft-capping it is the product of queries and keys, so its singular values follow from two triangles of at most D x D,
-at any N. It has at most D of them that are not 0, turned or not: conditions are told over the first min(N, D).
+The logits of N queries and N keys form an N x N matrix. Without bias and soft-capping it is the product of queries and
+keys, so its singular values follow from two triangular matrices of at most D x D, for any N. Rotated or not, at most D
+of them are nonzero: condition numbers are taken over the first min(N, D).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,11 +17,11 @@ from torch import Tensor
 from ..errors import BadInput
 from .rotation import Rotation
 from .toeplitz import everything
-from .trace import AttentionLayer
+from .trace import AttentionLayer, Trace
 
 
 class Shares(NamedTuple):
-    """Of the variance of a table, what contents explain, what positions explain, and what only both together do."""
+    """The shares of the variance of a table that are explained by content, by position, and only by both together."""
 
     content: Float[Tensor, "*lead"]
     position: Float[Tensor, "*lead"]
@@ -30,7 +30,7 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class TwoWay:
-    """table[a, b] = mean + content[a] + position[b] + interaction[a, b], every part of mean 0 over what is seen."""
+    """table[a, b] = mean + content[a] + position[b] + interaction[a, b]; parts have mean 0 over visible positions."""
 
     mean: Float[Tensor, "*lead"]
     content: Float[Tensor, "*lead X"]
@@ -39,7 +39,7 @@ class TwoWay:
     weight: Float[Tensor, "*#lead Y"]
 
     def shares(self) -> Shares:
-        """The parts are orthogonal, so their variances add up to that of the table."""
+        """The share of each part; the parts are orthogonal, so their variances add up to that of the table."""
         content = self.content.square().mean(-1)
         position = (self.position.square() * self.weight).sum(-1)
         interaction = (self.interaction.square().mean(-2) * self.weight).sum(-1)
@@ -48,10 +48,10 @@ class TwoWay:
 
 
 def two_way(table: Float[Tensor, "*lead X Y"], seen: Bool[Tensor, "*#lead Y"] | None = None) -> TwoWay:
-    """Take a placement table, contents x positions, apart by its two-way means; positions not `seen` are left out.
+    """Two-way decomposition of a placement table, contents x positions; positions that are not `seen` are excluded.
 
-    >>> made = two_way(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))                 # 2 for the content, 1 for the position
-    >>> made.shares()
+    >>> parts = two_way(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))              # 2 for the content, 1 for the position
+    >>> parts.shares()
     Shares(content=tensor(0.8000, dtype=torch.float64), position=tensor(0.2000, dtype=torch.float64), \
 interaction=tensor(0., dtype=torch.float64))
     """
@@ -68,8 +68,8 @@ interaction=tensor(0., dtype=torch.float64))
 
 
 @dataclass(frozen=True)
-class Spectrum:
-    """Singular values, largest first, as many as the product of queries and keys can have."""
+class SingularValues:
+    """The first min(N, D) singular values of a logit matrix, largest first, and the numbers that follow from them."""
 
     values: Float[Tensor, "*lead R"]
 
@@ -80,7 +80,7 @@ class Spectrum:
 
     @property
     def condition(self) -> Float[Tensor, "*lead"]:
-        """Largest over smallest."""
+        """The condition number: largest over smallest."""
         return self.values[..., 0] / self.values[..., -1]
 
     @property
@@ -90,32 +90,51 @@ class Spectrum:
         return torch.special.entr(share).sum(-1).exp()
 
 
-def spectrum(
+@overload
+def singular_values(trace: Trace, /) -> list[SingularValues]: ...
+@overload
+def singular_values(
     queries: Float[Tensor, "*lead N D"],
     keys: Float[Tensor, "*lead N D"],
     bias: Float[Tensor, "*#lead N N"] | None = None,
-) -> Spectrum:
-    """The first min(N, D) singular values of queries keys^T + bias; scale the queries first.
+) -> SingularValues: ...
+def singular_values(
+    queries: Trace | Float[Tensor, "*lead N D"],
+    keys: Float[Tensor, "*lead N D"] | None = None,
+    bias: Float[Tensor, "*#lead N N"] | None = None,
+) -> SingularValues | list[SingularValues]:
+    """Singular values of the logits of every head, from a trace or from queries and keys.
 
-    Without a bias no N x N matrix is formed when N > D. With one there are up to N singular values: beyond min(N, D)
-    they are left out, so that encodings with and without bias have conditions of the same kind.
+    A trace must hold the queries of all positions but the first. The result is one `SingularValues` (B, H, R) per
+    attention layer, of the logits as the model computes them before soft-capping: rotated, and with the bias if that
+    does not mask any key. The first key, the usual attention sink, is excluded.
 
-    >>> queries, keys = torch.randn(2, 8, 30, 16).unbind()                         # 8 heads, 30 tokens
-    >>> spectrum(queries, keys).condition.shape
+    Otherwise these are the first min(N, D) singular values of queries keys^T + bias; scale the queries first. Without
+    a bias no N x N matrix is formed when N > D. With one there can be N nonzero singular values; those beyond
+    min(N, D) are omitted, so that encodings with and without bias have comparable condition numbers.
+
+    >>> trace = ww.capture(model, input_ids, queries=range(1, input_ids.shape[1]))     # doctest: +SKIP
+    >>> ww.singular_values(trace)[3].condition                          # layer 3      # doctest: +SKIP
+    >>> queries, keys = torch.randn(2, 8, 30, 16).unbind()                             # 8 heads, 30 tokens
+    >>> singular_values(queries, keys).condition.shape
     torch.Size([8])
     """
-    queries, keys = queries.double(), keys.double()
-    rank = min(queries.shape[-2:])
-    if bias is None and queries.shape[-2] > rank:
-        queries, keys = (torch.linalg.qr(each, mode="r").R for each in (queries, keys))
-    logits = queries @ keys.mT
-    return Spectrum(torch.linalg.svdvals(logits if bias is None else logits + bias.double())[..., :rank])
+    if isinstance(queries, Trace):
+        return [singular_values(*Contents.of(layer).rotated(), finite_bias(layer)) for layer in queries.attention]
+    if keys is None:
+        raise BadInput("singular values need a trace, or queries and keys")
+    left, right = queries.double(), keys.double()
+    rank = min(left.shape[-2:])
+    if bias is None and left.shape[-2] > rank:
+        left, right = (torch.linalg.qr(each, mode="r").R for each in (left, right))
+    logits = left @ right.mT
+    return SingularValues(torch.linalg.svdvals(logits if bias is None else logits + bias.double())[..., :rank])
 
 
 def majorised(small: Float[Tensor, "*lead R"], large: Float[Tensor, "*lead R"], slack: float = 1e-9) -> Tensor:
-    """Whether the largest k of `small` never add up to more than the largest k of `large`, for every k.
+    """Whether, for every k, the sum of the k largest of `small` is at most that of the k largest of `large`.
 
-    Weak majorisation; for eigenvalues of matrices of equal trace it is majorisation. `slack` is relative.
+    This is weak majorisation; for eigenvalues of matrices with equal traces it is majorisation. `slack` is relative.
 
     >>> majorised(torch.tensor([2.0, 2.0]), torch.tensor([3.0, 1.0]))
     tensor(True)
@@ -127,7 +146,7 @@ def majorised(small: Float[Tensor, "*lead R"], large: Float[Tensor, "*lead R"], 
 
 @dataclass(frozen=True)
 class Contents:
-    """Queries and keys of every head of a layer before position turned them, scaled, over the same N positions."""
+    """Queries and keys of every head of a layer before rotation, scaled, over the same N positions."""
 
     queries: Float[Tensor, "B H N D"]
     keys: Float[Tensor, "B H N D"]
@@ -135,11 +154,13 @@ class Contents:
 
     @staticmethod
     def of(layer: AttentionLayer) -> Contents:
-        """Turn what was captured back. The queries must be those of all positions but the first, whose key is the
-        usual sink and is left out too."""
+        """Undo the rotation of a captured layer.
+
+        The queries must be those of all positions but the first. The first key, the usual attention sink, is excluded.
+        """
         tokens = layer.keys.shape[2]
         if layer.queries.shape[2] != tokens - 1:
-            raise BadInput("logits of all queries: capture them with queries=range(1, tokens)")
+            raise BadInput("the queries of all positions are needed: capture them with queries=range(1, tokens)")
         at = torch.arange(1, tokens, device=layer.keys.device)
         group = layer.queries.shape[1] // layer.keys.shape[1]
         queries = layer.rotation.turn(layer.queries.float() * layer.scaling, at, back=True)
@@ -147,20 +168,25 @@ class Contents:
         return Contents(queries.double(), keys.double(), layer.rotation)
 
     def first(self, length: int) -> Contents:
-        """The first so many positions."""
+        """The first `length` positions."""
         return replace(self, queries=self.queries[..., :length, :], keys=self.keys[..., :length, :])
 
-    def turned(self, base: float | None = None) -> tuple[Float[Tensor, "B H N D"], Float[Tensor, "B H N D"]]:
-        """Queries and keys turned to their positions, as the model does or as RoPE with another base would."""
+    def rotated(self, base: float | None = None) -> tuple[Float[Tensor, "B H N D"], Float[Tensor, "B H N D"]]:
+        """Queries and keys rotated to their positions, as in the model or as RoPE with another base would."""
         rotation = self.rotation if base is None else with_base(self.rotation, base)
         at = torch.arange(1, 1 + self.queries.shape[2], device=self.queries.device)
         return rotation.turn(self.queries, at), rotation.turn(self.keys, at)
 
 
+def finite_bias(layer: AttentionLayer) -> Float[Tensor, "#B #H N N"] | None:
+    """The bias of a layer by position, without the first key; None if it has none, or one that masks any key."""
+    return None if layer.bias is None or not layer.bias.isfinite().all() else layer.bias[..., 1:]
+
+
 def seen_logits(layer: AttentionLayer) -> tuple[Float[Tensor, "B H N N"], Bool[Tensor, "N N"]]:
-    """The logits of all queries but the first on all keys but the first, with soft-capping and bias, and which of them
-    all heads of the layer can see: those before the query, and within its window."""
-    queries, keys = Contents.of(layer).turned()
+    """The logits of all queries and keys but the first, with soft-capping and bias, and which of them are visible to
+    all heads of the layer: keys before the query and within its window."""
+    queries, keys = Contents.of(layer).rotated()
     logits = queries @ keys.mT
     if layer.softcap is not None:
         logits = layer.softcap * (logits / layer.softcap).tanh()
@@ -172,7 +198,8 @@ def seen_logits(layer: AttentionLayer) -> tuple[Float[Tensor, "B H N N"], Bool[T
 
 
 def with_base(rotation: Rotation, base: float) -> Rotation:
-    """The same planes with the angles of RoPE with this base, in the order of their speeds; those at rest stay so.
+    """The same planes with the angles of RoPE with this base, in order of their speeds. Planes that do not rotate are
+    unchanged.
 
     >>> with_base(Rotation.half_split(torch.tensor([1.0, 0.01]), head_dim=4), 100.0).angles
     tensor([1.0000, 0.1000])

@@ -1,9 +1,9 @@
-"""Stretch: what a head would do in a longer context, read off one short prompt.
+"""Stretch: what a head would do in a longer context, computed from one short prompt.
 
-A logit depends on a content and on its distance from the query alone, so contents of the prompt can be placed at
-distances that they never had. A longer context is the same prompt with neutral contents of its own inserted after its
-first tokens; every length up to the longest follows from one running sum, and the model is never run at any of them.
-What deeper layers would make of the longer context does not show: their contents stay those of the short prompt.
+A logit depends only on a content and its distance from the query, so contents of the prompt can be placed at distances
+that they never had. A longer context is the same prompt with neutral contents of its own inserted after its first
+tokens. Every length up to the longest follows from one running sum; the model is not run at any of them. How a longer
+context changes the inputs of deeper layers is not predicted: their contents stay those of the short prompt.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from .trace import AttentionLayer, Trace
 
 @dataclass(frozen=True)
 class Stretched:
-    """The heads of a layer at every length from the prompt's own, T, on: X = longest - T + 1 lengths.
+    """The heads of a layer at every length from that of the prompt, T, up to the longest: X = longest - T + 1 lengths.
 
-    `logits` are those of the tokens of the prompt; only tokens that stay at the `start` change theirs. `log_total` is
-    the logarithm of the softmax's denominator, `rival` the largest logit among the inserted contents (-inf at first).
+    `logits` are those of the prompt's tokens; only those of the first `start` tokens, which stay in place, change.
+    `log_total` is the logarithm of the softmax denominator, `rival` the largest logit among the inserted contents
+    (-inf at the first length).
     """
 
     logits: Float[Tensor, "B H T X"]
@@ -35,7 +36,7 @@ class Stretched:
         return (self._of(tokens) - self.log_total).exp()
 
     def discrepancy(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B H X"]:
-        """The logit of one token of each prompt less the largest other one, at every length."""
+        """The logit of one token of each prompt minus the largest other logit, at every length."""
         own = torch.nn.functional.one_hot(tokens, self.logits.shape[2]).bool()[:, None, :, None]
         others = self.logits.masked_fill(own, -torch.inf).amax(2)
         return self._of(tokens) - torch.maximum(others, self.rival)
@@ -44,13 +45,13 @@ class Stretched:
         return self.logits[torch.arange(len(tokens)), :, tokens]
 
 
-def stretch(trace: Trace, layer: int, neutral: Bool[Tensor, "B T"], longest: int, start: int = 0) -> Stretched:
-    """What the heads of a layer would do if the context grew up to `longest` tokens.
+def stretch_logits(trace: Trace, layer: int, neutral: Bool[Tensor, "B T"], longest: int, start: int = 0) -> Stretched:
+    """Logits of the heads of a layer as the context grows up to `longest` tokens.
 
-    Behind the first `start` tokens, which stay where they are, come the inserted contents: each place holds the mean
-    of what all `neutral` contents of the prompt would draw there. Everything after keeps its distance to the query.
+    Contents are inserted after the first `start` tokens, which stay in place: each new position contributes the mean
+    of exp(logit) there over all `neutral` contents of the prompt. Everything after it keeps its distance to the query.
 
-    >>> far = stretch(trace, layer=1, neutral=letters, longest=5000)                   # doctest: +SKIP
+    >>> far = stretch_logits(trace, layer=1, neutral=letters, longest=5000)                   # doctest: +SKIP
     >>> far.attention(path[:, 1])[0, 0, 100]                      # 100 tokens longer  # doctest: +SKIP
     """
     attention = trace.attention[layer]
@@ -63,7 +64,7 @@ def stretch(trace: Trace, layer: int, neutral: Bool[Tensor, "B T"], longest: int
         raw = of @ attention.rotation.wave(places).flatten(-2).double().mT
         return raw if placement.softcap is None else placement.softcap * (raw / placement.softcap).tanh()
 
-    drawn = logits(contents, start - 1 - torch.arange(extra, device=device))  # of every content at every new place
+    drawn = logits(contents, start - 1 - torch.arange(extra, device=device))  # of every content at every new position
     drawn = drawn.masked_fill(~neutral[:, None, :, None], -torch.inf)
     count = neutral.sum(-1).double().log()[:, None, None]
     inserted = torch.nn.functional.pad((drawn.logsumexp(2) - count).logcumsumexp(-1), (1, 0), value=-torch.inf)
@@ -78,6 +79,6 @@ def stretch(trace: Trace, layer: int, neutral: Bool[Tensor, "B T"], longest: int
 
 
 def check_stretchable(layer: AttentionLayer) -> None:
-    """Refuse a layer whose positions also add to the logits: what they add farther away is not in the prompt."""
+    """Refuse a layer with a positional bias or a window: its values at larger distances are not in the prompt."""
     if layer.bias is not None:
-        raise NotMeasurable(f"layer {layer.index} adds a bias or a window by position: it cannot be stretched")
+        raise NotMeasurable(f"layer {layer.index} has a positional bias or a window: it cannot be stretched")

@@ -1,4 +1,4 @@
-"""What one forward pass leaves behind: for every attention layer the query, the keys and how position turns them."""
+"""A captured forward pass: for every attention layer the queries, the keys and how position rotates them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .rotation import Rotation
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """One attention layer seen from one or more queries, as the model computed it: tensors keep the model's dtype.
+    """One attention layer as the model computed it, for one or more queries; tensors keep the model's dtype.
 
-    `bias` is what each position adds to the logits of each query (-inf where it cannot see), `sinks` a learned
-    extra logit a head.
+    `bias` is what each position adds to the logits of each query (-inf where it is masked), `sinks` a learned extra
+    logit per head.
     """
 
     index: int
@@ -32,7 +32,7 @@ class AttentionLayer:
     sinks: Float[Tensor, " H"] | None = None
 
     def placement(self, query: int, position: int) -> Placement:
-        """The placement table of every head (B, H) for the query in this row, which stands at this position."""
+        """The placement table of every head (B, H) for row `query` of the queries, which is at this position."""
         keys = self.keys[:, :, : position + 1].float()
         places = torch.arange(position + 1, device=keys.device)
         coupling = self.rotation.couple(self.queries[:, :, query].float() * self.scaling, keys, places)
@@ -46,11 +46,11 @@ class AttentionLayer:
         )
 
     def size(self) -> int:
-        """Elements of the contents of all heads, as the placement table needs them."""
+        """The number of elements of the contents of all heads in a placement table."""
         return self.queries.shape[0] * self.queries.shape[1] * self.keys.shape[2] * self.keys.shape[3]
 
     def parts(self, elements: int) -> Iterator[AttentionLayer]:
-        """The layer some key/value heads at a time, so that the contents of each part stay below this size."""
+        """The layer split by key/value heads, such that the contents of each part stay below this size."""
         kv_heads = self.keys.shape[1]
         group, step = self.queries.shape[1] // kv_heads, max(1, kv_heads * elements // max(1, self.size()))
         for at in range(0, kv_heads, step):
@@ -65,7 +65,7 @@ class AttentionLayer:
             )
 
     def alike(self, other: AttentionLayer) -> bool:
-        """Whether the two can be worked through as one layer with a longer batch."""
+        """Whether the two layers can be processed as one with a longer batch."""
         return (
             self.queries.shape == other.queries.shape
             and self.keys.shape == other.keys.shape
@@ -77,7 +77,7 @@ class AttentionLayer:
 
 
 def merge(layers: Sequence[AttentionLayer]) -> AttentionLayer:
-    """Layers that are alike as one, one after the other along the batch."""
+    """Concatenate layers that are alike along the batch."""
     if len(layers) == 1:
         return layers[0]
     queries, keys = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("queries", "keys"))
@@ -88,9 +88,9 @@ def merge(layers: Sequence[AttentionLayer]) -> AttentionLayer:
 class Trace:
     """A captured forward pass. `query` is the position of the query in use; `at` changes it.
 
-    `output` holds the model's logits after the last token, `check` the deviations that its self-check found.
-    An `absolute` trace comes from a model whose positions live in the residual stream: its attention rows are right,
-    but contents carry their positions with them, so there is no placement table.
+    `output` holds the model's logits after the last token, `check` the deviations measured by the self-check. An
+    `absolute` trace comes from a model that adds positions to its embeddings: its attention rows are correct, but
+    contents carry their positions with them, so there is no placement table.
 
     >>> trace = ww.capture(model, input_ids)                        # doctest: +SKIP
     >>> trace.placement(layer=0, head=3)                            # doctest: +SKIP
@@ -111,7 +111,7 @@ class Trace:
 
     @property
     def layers(self) -> list[int]:
-        """The indices, in the model, of the attention layers that the L axis counts."""
+        """The indices in the model of the attention layers along the L axis."""
         return [layer.index for layer in self.attention]
 
     @property
@@ -125,28 +125,28 @@ class Trace:
 
     @property
     def planes(self) -> int:
-        """How many turning planes the layer with the most has."""
+        """The largest number of rotating planes of any layer."""
         return max(len(layer.rotation.turning) for layer in self.attention)
 
     @property
     def angles(self) -> Float[Tensor, "L F"]:
-        """The angle of every entry of the F axis, a row a layer; NaN where a layer has no such entry."""
+        """The angle of every entry of the F axis, one row per layer; NaN where a layer has no such entry."""
         return torch.stack([self.spread(layer.rotation.all_angles().cpu(), layer) for layer in self.attention])
 
     @property
     def frequency_ids(self) -> list[int]:
-        """The F axis: 1 is the fastest plane; a last 0 stands for the dimensions that do not turn."""
+        """The F axis: 1 is the fastest plane; a final 0 stands for the non-rotary dimensions, if there are any."""
         resting = any(layer.rotation.rests for layer in self.attention)
         return [*range(1, self.planes + 1), *([0] if resting else [])]
 
     def at(self, position: int) -> Trace:
-        """The same forward pass seen from another of the captured queries; later tokens fall away."""
+        """The same forward pass seen from another captured query; later tokens are dropped."""
         if position not in self.positions:
             raise BadInput(f"position {position} was not captured; captured queries: {list(self.positions)}")
         return replace(self, query=position)
 
     def runs(self, elements: int) -> Iterator[tuple[AttentionLayer, ...]]:
-        """The layers in order, neighbours that are alike together as long as their contents stay below this size."""
+        """The layers in order; neighbours that are alike are grouped while their contents stay below this size."""
         run: tuple[AttentionLayer, ...] = ()
         for layer in self.attention:
             if run and not ((len(run) + 1) * layer.size() <= elements and run[0].alike(layer)):
@@ -161,9 +161,7 @@ class Trace:
 
     def placement_of(self, layer: AttentionLayer) -> Placement:
         if self.absolute:
-            raise NotMeasurable(
-                'positions travel with the contents of this model: it has scores at level "prompt" only'
-            )
+            raise NotMeasurable('positions move with the contents of this model: it has scores at level "prompt" only')
         return layer.placement(self.positions.index(self.query), self.query)
 
     def placement(self, layer: int, head: int) -> Float[Tensor, "B N N"]:
@@ -178,11 +176,11 @@ class Trace:
         return placements.flat().rows(of_head).table()
 
     def attention_rows(self, layer: int) -> Float[Tensor, "B H T"]:
-        """The attention of every head of a layer at the query, rebuilt from queries and keys."""
+        """The attention row of every head of a layer at the query, rebuilt from queries and keys."""
         return self.attention[layer].placement(self.positions.index(self.query), self.query).attention()
 
     def spread(self, values: Float[Tensor, "*lead F"], layer: AttentionLayer) -> Float[Tensor, "*lead G"]:
-        """A layer's values laid on the F axis of the whole trace, NaN where the layer has nothing."""
+        """A layer's values on the F axis of the whole trace; NaN where the layer has no such frequency."""
         planes = len(layer.rotation.turning)
         full = values.new_full((*values.shape[:-1], len(self.frequency_ids)), torch.nan)
         full[..., :planes] = values[..., :planes]

@@ -1,8 +1,11 @@
-"""Small models that are trained here: one Transformer, one trainer."""
+"""Small models for controlled experiments: one Transformer, one trainer."""
 
 from .checkpoint import embedded, load_checkpoint
 from .gptj import from_gptj, to_gptj
-from .train import Recipe, train
+from .run import Run
+from .train import Recipe, train_model
 from .transformer import Shape, Transformer
 
-__all__ = ["Recipe", "Shape", "Transformer", "embedded", "from_gptj", "load_checkpoint", "to_gptj", "train"]
+__all__ = [
+    "Recipe", "Run", "Shape", "Transformer", "embedded", "from_gptj", "load_checkpoint", "to_gptj", "train_model",
+]  # fmt: skip

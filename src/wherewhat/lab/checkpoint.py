@@ -1,4 +1,4 @@
-"""Models on disk: the checkpoints of a run, and the trained models that ship with the package."""
+"""Models on disk: the checkpoints of a training run, and the trained models that ship with the package."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..files import read_tensors, write_atomically
 from .transformer import Shape, Transformer
 
 WEIGHTS = Path(__file__).parent / "weights"
-SERIES = Path(__file__).parent / "series"  # how the embedded models learnt, as a study of their checkpoints saved it
+SERIES = Path(__file__).parent / "series"  # the dynamics of the embedded models, measured at their checkpoints
 
 
 def is_run(folder: str | Path) -> bool:
-    """Whether a folder holds a run."""
+    """Whether a folder holds a training run."""
     return (Path(folder) / "run.json").is_file()
 
 
 def read_run(folder: str | Path) -> dict[str, Any]:
-    """What a run folder says of itself: task, shape and recipe."""
+    """The contents of run.json: task, shape and recipe."""
     path = Path(folder) / "run.json"
     try:
-        told = json.loads(path.read_text())
-        return {name: told[name] for name in ("shape", "recipe")} | told
+        about = json.loads(path.read_text())
+        return {name: about[name] for name in ("shape", "recipe")} | about
     except FileNotFoundError as error:
-        raise BadInput(f"{folder}: holds no run (no run.json)") from error
+        raise BadInput(f"{folder}: no training run here (run.json is missing)") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path}: damaged or unreadable") from error
 
@@ -41,18 +41,18 @@ def checkpoint_path(folder: str | Path, step: int) -> Path:
 
 
 def steps_of(folder: str | Path) -> list[int]:
-    """The steps at which a run was saved, in order."""
+    """The steps at which a run has checkpoints, in order."""
     return sorted(int(path.stem.removeprefix("step-")) for path in Path(folder).glob("checkpoints/step-*.safetensors"))
 
 
 def load_checkpoint(folder: str | Path, step: int | None = None) -> Transformer:
-    """The model of a run at a step, the last one unless asked otherwise.
+    """The model of a training run at a step, by default the last one.
 
     >>> model = load_checkpoint("runs/number", 2000)                   # doctest: +SKIP
     """
     shape, steps = _shape(read_run(folder)["shape"]), steps_of(folder)
     if not steps or (step is not None and step not in steps):
-        raise BadInput(f"{folder}: no checkpoint" + (f" of step {step}; there are {steps}" if steps else "s"))
+        raise BadInput(f"{folder}: no checkpoint" + (f" of step {step}; the steps are {steps}" if steps else "s"))
     return _model(shape, checkpoint_path(folder, steps[-1] if step is None else step))
 
 
@@ -73,7 +73,7 @@ def embedded(name: str) -> Transformer:
 
 
 def embed(model: Transformer, name: str, about: dict[str, str]) -> Path:
-    """Keep a model in the package, in half precision."""
+    """Store a model in the package, in half precision."""
     path = WEIGHTS / f"{name}.safetensors"
     tensors = {key: value.half().contiguous() for key, value in model.state_dict().items()}
     write_atomically(path, save(tensors, about | {"shape": json.dumps(asdict(model.shape))}))

@@ -1,7 +1,7 @@
-"""One small Transformer that reads a sequence and names its class, with any positional encoding.
+"""One small Transformer that classifies sequences, with any positional encoding.
 
-Pre-norm blocks, attention then MLP, as torch.nn.TransformerEncoder with `norm_first`; a mean over the tokens that are
-not padding, and a linear read-out.
+Pre-norm blocks, attention then MLP, as in torch.nn.TransformerEncoder with `norm_first`; then a mean over the tokens
+that are not padding, and a linear read-out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..core.rotation import Rotation
 from ..core.trace import AttentionLayer, Trace
 from ..errors import BadInput, NotMeasurable
 from .encodings import BUCKETS, FARTHEST, NOPE, Encoding, alibi, sinusoids, t5_buckets
-from .transformer import Drop, turn, turns
+from .transformer import Drop, TokenModel, phasors, rotate
 
-PAD = 0  # the token that fills up short sequences
+PAD = 0  # the token that pads short sequences
 
 
 def keep(values: Tensor) -> Tensor:
@@ -32,10 +32,10 @@ def keep(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Design:
-    """Sizes of a classifier and how it is told positions.
+    """Sizes of a classifier, and its positional encoding.
 
-    Two flaws of a published code can be had on purpose: `unmasked`, padding is attended to and counted in the mean;
-    `fixed_keys`, the keys and values of every layer are made of the embeddings.
+    Two flaws of a published implementation can be switched on: with `unmasked`, padding is attended to and counted in
+    the mean; with `fixed_keys`, every layer computes its keys and values from the embeddings.
     """
 
     vocabulary: int
@@ -52,29 +52,29 @@ class Design:
 
     def __post_init__(self) -> None:
         if self.width % (2 * self.heads):
-            raise BadInput(f"{self.heads} heads do not share a width of {self.width} in pairs of dimensions")
+            raise BadInput(f"width must be a multiple of 2 * heads, got {self.width} for {self.heads} heads")
 
     @property
     def head_dim(self) -> int:
         return self.width // self.heads
 
     @property
-    def turning_dim(self) -> int:
-        """The dimensions of a head among which some may turn."""
+    def rotary_dim(self) -> int:
+        """The number of dimensions of a head that can be rotary."""
         return self.encoding.decoupled if self.encoding.latent else self.head_dim
 
 
-class Reading(NamedTuple):
-    """What all layers need to know of some sequences: which tokens count (None: all), what may not be attended to,
-    and what fixed keys are made of."""
+class BatchContext(NamedTuple):
+    """What all layers share for a batch of sequences: which tokens are not padding (None: all of them), the additive
+    attention mask, and with `fixed_keys` the stream from which keys and values are computed."""
 
     seen: Bool[Tensor, "B T"] | None
     mask: Float[Tensor, "#B 1 #T T"] | None
     source: Float[Tensor, "B T W"] | None
 
 
-class Asked(NamedTuple):
-    """What the heads of a layer attend with: queries and keys in place, values, and what joins the logits."""
+class AttentionInputs(NamedTuple):
+    """Inputs of attention in one layer: rotated queries and keys, values, and what is added to the logits."""
 
     queries: Float[Tensor, "B H T D"]
     keys: Float[Tensor, "B H T D"]
@@ -89,19 +89,19 @@ class Asked(NamedTuple):
         return logits
 
     def attended(self, drop: Drop = keep) -> Float[Tensor, "B T W"]:
-        """What the heads bring, side by side."""
+        """The outputs of all heads, concatenated."""
         return (drop(self.logits().softmax(-1)) @ self.values).transpose(1, 2).flatten(2)
 
 
-Watch = Callable[[int, Asked], None]
+Watch = Callable[[int, AttentionInputs], None]
 
 
-def look_away(layer: int, asked: Asked) -> None:
-    """Nobody watches."""
+def no_watch(layer: int, inputs: AttentionInputs) -> None:
+    """The default of every `watch` parameter."""
 
 
 class Attention(nn.Module):
-    """Queries, keys and values of all heads from one product."""
+    """Queries, keys and values of all heads from one matrix product."""
 
     def __init__(self, design: Design) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Attention(nn.Module):
         self,
         stream: Float[Tensor, "B T W"],
         source: Float[Tensor, "B T W"],
-        wave: Complex[Tensor, "T _ P"] | None,
+        rotations: Complex[Tensor, "T _ P"] | None,
     ) -> tuple[Float[Tensor, "B H T D"], ...]:
         if source is stream:
             made = self.inward(stream)
@@ -121,17 +121,17 @@ class Attention(nn.Module):
             made = torch.cat([F.linear(*part) for part in parts], -1)
         made = made.unflatten(-1, (3, self.heads, -1))
         pair, values = made[:, :, :2], made[:, :, 2]
-        queries, keys = (pair if wave is None else turn(pair, wave)).permute(2, 0, 3, 1, 4)
+        queries, keys = (pair if rotations is None else rotate(pair, rotations)).permute(2, 0, 3, 1, 4)
         return queries, keys, values.transpose(1, 2)
 
     def head_gradients(self) -> list[Float[Tensor, "H D W"]]:
-        """Of the weights of each head's queries and of its keys, where its logits are decided."""
+        """The gradients of the weights of each head's queries and keys, which determine its logits."""
         assert self.inward.weight.grad is not None
         return [part.unflatten(0, (self.heads, -1)) for part in self.inward.weight.grad.chunk(3)[:2]]
 
 
 class LatentAttention(nn.Module):
-    """Multi-head latent attention: keys and values from a few numbers a token, position in dimensions of its own."""
+    """Multi-head latent attention: keys and values from a small latent vector, position in separate dimensions."""
 
     def __init__(self, design: Design) -> None:
         super().__init__()
@@ -146,14 +146,14 @@ class LatentAttention(nn.Module):
         self,
         stream: Float[Tensor, "B T W"],
         source: Float[Tensor, "B T W"],
-        wave: Complex[Tensor, "T _ P"] | None,
+        rotations: Complex[Tensor, "T _ P"] | None,
     ) -> tuple[Float[Tensor, "B H T _"], ...]:
         sizes = (self.head_dim, self.decoupled)
         still, moving = self.asking(stream).unflatten(-1, (self.heads, -1)).split(sizes, -1)
         squeezed, shared = self.squeeze(source).split((self.latent, self.decoupled), -1)
         contents, values = self.spread(self.norm(squeezed)).unflatten(-1, (self.heads, -1)).chunk(2, -1)
         pair = torch.stack([moving, shared[:, :, None].expand_as(moving)], 2)
-        moving, shared = (pair if wave is None else turn(pair, wave)).unbind(2)
+        moving, shared = (pair if rotations is None else rotate(pair, rotations)).unbind(2)
         queries, keys = torch.cat([still, moving], -1), torch.cat([contents, shared], -1)
         return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
 
@@ -165,7 +165,7 @@ class LatentAttention(nn.Module):
 
 
 class ClassifierBlock(nn.Module):
-    """Attention, then an MLP, each behind a norm and added to the stream."""
+    """Attention, then an MLP, each after a norm, with their outputs added to the residual stream."""
 
     def __init__(self, design: Design) -> None:
         super().__init__()
@@ -175,14 +175,14 @@ class ClassifierBlock(nn.Module):
         self.hidden_in = nn.Linear(design.width, design.hidden)
         self.hidden_out = nn.Linear(design.hidden, design.width)
 
-    def think(self, stream: Float[Tensor, "B T W"], drop: Drop = keep) -> Float[Tensor, "B T W"]:
-        """What the MLP makes of the stream."""
+    def mlp(self, stream: Float[Tensor, "B T W"], drop: Drop = keep) -> Float[Tensor, "B T W"]:
+        """The stream with the output of the MLP added."""
         hidden = drop(F.relu(self.hidden_in(self.hidden_norm(stream))))
         return stream + drop(self.hidden_out(hidden))
 
 
-class Classifier(nn.Module):
-    """Token ids, filled up with 0, to the logits of the classes.
+class Classifier(TokenModel):
+    """Token ids, padded with 0, to the logits of the classes.
 
     >>> model = Classifier(Design(vocabulary=66, classes=18, tokens=30, encoding=Encoding(rotary=True)), seed=0)
     >>> model(torch.randint(1, 66, (4, 17))).shape
@@ -200,15 +200,15 @@ class Classifier(nn.Module):
             self.places = nn.Embedding(design.tokens, design.width)
         if encoding.bias.startswith("t5"):
             rows = 2 * FARTHEST + 1 if encoding.bias == "t5-plain" else BUCKETS
-            self.distances = nn.Embedding(rows, design.heads)  # one table for all layers, as T5 has it
+            self.distances = nn.Embedding(rows, design.heads)  # one table for all layers, as in T5
         self.blocks = nn.ModuleList(ClassifierBlock(design) for _ in range(design.layers))
         self.norm = nn.LayerNorm(design.width)
         self.readout = nn.Linear(design.width, design.classes)
-        self._start(torch.Generator().manual_seed(seed))
-        self._kept: dict[tuple[object, ...], Tensor] = {}
+        self._initialise(torch.Generator().manual_seed(seed))
+        self._constants: dict[tuple[object, ...], Tensor] = {}
 
-    def _start(self, draw: torch.Generator) -> None:
-        """As PyTorch starts: words with spread 1, matrices by Glorot's rule, biases 0; T5's table as T5 does."""
+    def _initialise(self, draw: torch.Generator) -> None:
+        """Standard normal embeddings, Glorot-uniform matrices, zero biases; the table of T5's bias as in T5."""
         for name, part in self.named_modules():
             if isinstance(part, nn.Embedding):
                 nn.init.normal_(
@@ -219,35 +219,28 @@ class Classifier(nn.Module):
                 if part.bias is not None:
                     nn.init.zeros_(part.bias)
 
-    @property
-    def device(self) -> torch.device:
-        return self.embedding.weight.device
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embedding
-
     def forward(
-        self, tokens: Int[Tensor, "B T"], *, drop: Drop = keep, watch: Watch = look_away
+        self, tokens: Int[Tensor, "B T"], *, drop: Drop = keep, watch: Watch = no_watch
     ) -> Float[Tensor, "B C"]:
-        """The logits of the classes; `watch` sees what each layer attends with."""
-        stream, reading = self.begin(tokens)
-        return self.proceed(0, drop(stream), reading, drop, watch)
+        """The logits of the classes; `watch` is called with the attention inputs of each layer."""
+        stream, context = self.begin(tokens)
+        return self.proceed(0, drop(stream), context, drop, watch)
 
-    def begin(self, tokens: Int[Tensor, "B T"]) -> tuple[Float[Tensor, "B T W"], Reading]:
-        """The stream at its start, and what all layers need to know of these sequences."""
+    def begin(self, tokens: Int[Tensor, "B T"]) -> tuple[Float[Tensor, "B T W"], BatchContext]:
+        """The embeddings of these sequences, and what all layers share."""
         seen = mask = None
         if not self.design.unmasked and not bool((tokens != PAD).all()):
             seen = tokens != PAD
             mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device).masked_fill_(~seen, -math.inf)
             mask = mask[:, None, None]
         if self.design.causal:
-            unseen = self._constant("causal", tokens.shape[1])
-            mask = unseen if mask is None else mask + unseen
+            future = self._constant("causal", tokens.shape[1])
+            mask = future if mask is None else mask + future
         stream = self.embedding(tokens)
-        return stream, Reading(seen, mask, self.tell(0, stream) if self.design.fixed_keys else None)
+        return stream, BatchContext(seen, mask, self.add_position(0, stream) if self.design.fixed_keys else None)
 
-    def tell(self, layer: int, stream: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
-        """What is added to the stream before the first of the layers in which the encoding is at work."""
+    def add_position(self, layer: int, stream: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
+        """The stream with positions added, before the first layer that has the encoding; otherwise unchanged."""
         encoding = self.design.encoding
         if encoding.added and layer == range(self.design.layers)[slice(*encoding.layers)][0]:
             tokens = stream.shape[1]
@@ -256,40 +249,40 @@ class Classifier(nn.Module):
             )
         return stream
 
-    def ask(self, layer: int, stream: Float[Tensor, "B T W"], reading: Reading) -> Asked:
-        """What the heads of a layer attend with."""
+    def project(self, layer: int, stream: Float[Tensor, "B T W"], context: BatchContext) -> AttentionInputs:
+        """Queries, keys and values of a layer."""
         block, encoding, tokens = self.block(layer), self.design.encoding, stream.shape[1]
         normed = block.attention_norm(stream)
-        source = normed if reading.source is None else block.attention_norm(reading.source)
-        wave = bias = None
+        source = normed if context.source is None else block.attention_norm(context.source)
+        rotations = bias = None
         if encoding.within(layer, self.design.layers):
-            wave = self._constant("turns", tokens) if encoding.rotary else None
+            rotations = self._constant("phasors", tokens) if encoding.rotary else None
             bias = self._bias(tokens) if encoding.bias else None
-        queries, keys, values = block.attention(normed, source, wave)
-        return Asked(queries, keys, values, bias, reading.mask)
+        queries, keys, values = block.attention(normed, source, rotations)
+        return AttentionInputs(queries, keys, values, bias, context.mask)
 
     def proceed(
         self,
         layer: int,
         stream: Float[Tensor, "B T W"],
-        reading: Reading,
+        context: BatchContext,
         drop: Drop = keep,
-        watch: Watch = look_away,
+        watch: Watch = no_watch,
     ) -> Float[Tensor, "B C"]:
         """From the stream before a layer to the logits of the classes."""
         for number in range(layer, self.design.layers):
-            stream, block = self.tell(number, stream), self.block(number)
-            asked = self.ask(number, stream, reading)
-            watch(number, asked)
-            stream = block.think(stream + drop(block.attention_out(asked.attended(drop))), drop)
-        return self.finish(stream, reading)
+            stream, block = self.add_position(number, stream), self.block(number)
+            inputs = self.project(number, stream, context)
+            watch(number, inputs)
+            stream = block.mlp(stream + drop(block.attention_out(inputs.attended(drop))), drop)
+        return self.finish(stream, context)
 
-    def finish(self, stream: Float[Tensor, "B T W"], reading: Reading) -> Float[Tensor, "B C"]:
-        """From the last stream to the logits of the classes: the mean of the tokens that count, read out."""
-        if reading.seen is None:
+    def finish(self, stream: Float[Tensor, "B T W"], context: BatchContext) -> Float[Tensor, "B C"]:
+        """From the final stream to the logits of the classes: a mean over tokens, then the read-out."""
+        if context.seen is None:
             pooled = self.norm(stream).mean(1)
         else:
-            pooled = (self.norm(stream) * reading.seen[..., None]).sum(1) / reading.seen.sum(1, keepdim=True)
+            pooled = (self.norm(stream) * context.seen[..., None]).sum(1) / context.seen.sum(1, keepdim=True)
         return self.readout(pooled)
 
     def block(self, layer: int) -> ClassifierBlock:
@@ -298,39 +291,39 @@ class Classifier(nn.Module):
         return block
 
     def rotation(self, layer: int) -> Rotation:
-        """How position turns the queries and keys of a layer, as `trace` lays them out."""
+        """How position rotates the queries and keys of a layer, in the layout that `trace` uses."""
         design, encoding = self.design, self.design.encoding
         still = design.head_dim if encoding.latent else 0
         if not (encoding.rotary and encoding.within(layer, design.layers)):
-            return Rotation.none(still + design.turning_dim, self.device)
-        angles = encoding.angles(design.heads, design.turning_dim)[0].float().to(self.device)
+            return Rotation.none(still + design.rotary_dim, self.device)
+        angles = encoding.angles(design.heads, design.rotary_dim)[0].float().to(self.device)
         extra = design.head_dim if encoding.heads is not None else 0
-        return Rotation.interleaved(angles, still + design.turning_dim + extra, start=still)
+        return Rotation.interleaved(angles, still + design.rotary_dim + extra, start=still)
 
     @torch.no_grad()
     def trace(self, input_ids: Int[Tensor, "B T"], positions: Sequence[int]) -> Trace:
-        """One forward pass, of which the queries at these positions and all keys are kept.
+        """One forward pass that keeps the queries at these positions and all keys.
 
-        Where only some heads turn, each head gets a second set of dimensions, which do not turn: the heads that stand
-        still live there, so that one rotation describes the layer.
+        Where only some heads are rotary, each head gets a second, non-rotary set of dimensions, which holds the queries
+        and keys of the other heads: this way one rotation describes the whole layer.
         """
         last = input_ids.shape[1] - 1
         if not self.design.causal and set(positions) != {last}:
-            raise NotMeasurable(f"it looks both ways: queries are seen with all keys from the last token, {last}, only")
+            raise NotMeasurable(f"attention is bidirectional: only the last position, {last}, can be the query")
         layers: list[AttentionLayer] = []
         known = max(positions) + 1
 
-        def watch(layer: int, asked: Asked) -> None:
-            queries, keys = asked.queries, asked.keys
+        def watch(layer: int, inputs: AttentionInputs) -> None:
+            queries, keys = inputs.queries, inputs.keys
             scaling, rotation = queries.shape[-1] ** -0.5, self.rotation(layer)
             if rotation.head_dim > queries.shape[-1]:
-                turning = torch.arange(self.design.heads, device=keys.device) < (self.design.encoding.heads or 0)
+                rotary = torch.arange(self.design.heads, device=keys.device) < (self.design.encoding.heads or 0)
                 queries, keys = (
-                    torch.cat([part * turning[:, None, None], part * ~turning[:, None, None]], -1)
+                    torch.cat([part * rotary[:, None, None], part * ~rotary[:, None, None]], -1)
                     for part in (queries, keys)
                 )
             parts = [
-                part.expand(*part.shape[:2], last + 1, -1) for part in (asked.bias, asked.mask) if part is not None
+                part.expand(*part.shape[:2], last + 1, -1) for part in (inputs.bias, inputs.mask) if part is not None
             ]
             bias = sum(parts[1:], parts[0])[:, :, list(positions), :known] if parts else None
             layers.append(
@@ -351,9 +344,9 @@ class Classifier(nn.Module):
         return self.distances(self._constant("buckets", tokens)).permute(2, 0, 1)[None]
 
     def _constant(self, what: str, tokens: int) -> Tensor:
-        """What depends on the number of tokens alone, kept for the next call."""
+        """A tensor that depends on the number of tokens only, cached."""
         key = (what, tokens, self.dtype, self.device)
-        if key not in self._kept:
+        if key not in self._constants:
             design, encoding = self.design, self.design.encoding
             match what:
                 case "causal":
@@ -365,6 +358,6 @@ class Classifier(nn.Module):
                 case "buckets":
                     made = t5_buckets(tokens, design.causal, encoding.bias == "t5-plain")
                 case _:
-                    made = turns(encoding.angles(design.heads, design.turning_dim), tokens, self.dtype)
-            self._kept[key] = made.to(self.device)
-        return self._kept[key]
+                    made = phasors(encoding.angles(design.heads, design.rotary_dim), tokens, self.dtype)
+            self._constants[key] = made.to(self.device)
+        return self._constants[key]

@@ -1,4 +1,4 @@
-"""Training a classifier: what it learns follows from the task, the recipe and its seed alone."""
+"""Training a classifier: the result depends on the task, the recipe and its seed only."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .classifier import PAD, Classifier
-from .ensemble import CHUNK, Prompts
-from .train import Dropout, Recipe
+from .ensemble import CHUNK
+from .train import Dropout, Prompts, Recipe
 
-# Sequences that are worked through at a time, those of like length together: less padding, and what they need stays
-# in the processor's cache.
+# Sequences in one forward pass, grouped by length: this needs less padding, and the tensors fit in the processor's
+# cache.
 PIECE = 32
-TRAINING = 0.7  # of a data set; the rest is for testing
+TRAINING = 0.7  # share of a data set; the rest is for testing
 
 
 @runtime_checkable
 class LabelTask(Protocol):
-    """Sequences of so many tokens at most, one of so many classes each; `samples` of them, or without end."""
+    """Sequences of at most `tokens` tokens, each in one of `classes` classes; `samples` None means unlimited."""
 
     @property
     def vocabulary(self) -> int: ...
@@ -42,10 +42,10 @@ class LabelTask(Protocol):
 
 
 class Step(NamedTuple):
-    """What one step of training was like, taken before it changed the weights.
+    """Measurements of one training step, taken before the weights are updated.
 
-    With fresh sequences the accuracy is that on sequences never seen. `heads` is the squared norm of the gradient of
-    the weights that make each head's queries and keys, `norm` the norm of the whole gradient.
+    With fresh sequences, the accuracy is that on unseen sequences. `heads` is the squared norm of the gradient of the
+    weights of each head's queries and keys, `norm` the norm of the whole gradient.
     """
 
     loss: Float[Tensor, ""]
@@ -55,9 +55,9 @@ class Step(NamedTuple):
 
 
 def fit(
-    model: Classifier, task: LabelTask, recipe: Recipe, watch: Callable[[int, Step], None] = lambda step, told: None
+    model: Classifier, task: LabelTask, recipe: Recipe, watch: Callable[[int, Step], None] = lambda number, step: None
 ) -> Classifier:
-    """Train a model by the recipe; `watch` hears of every step after it was taken.
+    """Train a model by the recipe; `watch` is called after every step.
 
     >>> model = fit(Classifier(design), Distance.small(), Recipe(steps=1500, batch=128))        # doctest: +SKIP
     """
@@ -79,7 +79,7 @@ def learn(
     step: int,
     optimizer: torch.optim.Optimizer,
 ) -> Step:
-    """One step on the mean loss of a batch, whose gradient is the sum of those of its pieces."""
+    """One step on the mean loss of a batch; its gradient is accumulated over pieces of the batch."""
     drop = Dropout(recipe.dropout, recipe.seed, step)
     loss, right = torch.zeros(2, device=model.device).unbind()
     for some, labels in pieces(tokens, answers, whole=model.design.unmasked):
@@ -96,7 +96,7 @@ def learn(
 def pieces(
     tokens: Int[Tensor, "B T"], answers: Int[Tensor, " B"], whole: bool = False, size: int = PIECE
 ) -> Iterator[tuple[Int[Tensor, "P S"], Int[Tensor, " P"]]]:
-    """Sequences of like length together, cut to the longest of them unless all are to stay `whole`."""
+    """Sequences sorted by length, in pieces, each trimmed to its longest sequence unless `whole`."""
     lengths = (tokens != PAD).sum(1)
     order = lengths.argsort(stable=True)
     for rows in order.split(size):
@@ -105,7 +105,7 @@ def pieces(
 
 
 def batches(task: LabelTask, recipe: Recipe) -> Iterator[tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]]:
-    """Batches without end: fresh ones, or those of the training part of a data set, epoch after epoch."""
+    """An endless stream of batches: fresh ones, or those of the training part of a data set, epoch after epoch."""
     for number in count():
         seed = int(np.random.SeedSequence([recipe.seed, number]).generate_state(1)[0])
         if task.samples is None:
@@ -120,7 +120,7 @@ def batches(task: LabelTask, recipe: Recipe) -> Iterator[tuple[Int[Tensor, "B T"
 
 
 def held_out(task: LabelTask, recipe: Recipe, fresh: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:
-    """Sequences that were not trained on: the rest of the data set, or so many fresh ones, the same for all seeds."""
+    """Sequences not trained on: the rest of the data set, or this many `fresh` ones, the same for all seeds."""
     if task.samples is None:
         drawn = task.sample(fresh, seed=2**40)
         return drawn.tokens, drawn.answers

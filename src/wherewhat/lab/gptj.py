@@ -30,19 +30,19 @@ OUTER_NAMES = {
 
 
 def to_gptj(model: Transformer, context: int = 128, dropout: float = 0.1) -> GPTJForCausalLM:
-    """A GPT-J with the weights of a model whose planes turn as GPT-J's do.
+    """A GPT-J with the weights of a model whose planes rotate as GPT-J's do.
 
     >>> to_gptj(Transformer(Shape(vocabulary=137))).save_pretrained("number-gptj")     # doctest: +SKIP
     """
     shape = model.shape
-    turning = sum(angle > 0 for angle in shape.frequencies())
-    gptj_angles = tuple(10_000.0 ** (-plane / turning) for plane in range(turning))
-    expected = (*gptj_angles, *(0.0,) * (shape.head_dim // 2 - turning))
-    if turning == 0 or shape.still_from is not None or not _close(shape.frequencies(), expected):
-        raise BadInput("GPT-J knows only RoPE of base 10,000 on the first planes of every layer")
+    rotary = sum(angle > 0 for angle in shape.frequencies())
+    gptj_angles = tuple(10_000.0 ** (-plane / rotary) for plane in range(rotary))
+    expected = (*gptj_angles, *(0.0,) * (shape.head_dim // 2 - rotary))
+    if rotary == 0 or shape.still_from is not None or not _close(shape.frequencies(), expected):
+        raise BadInput("GPT-J supports only RoPE of base 10,000 on the first planes of every layer")
     config = GPTJConfig(
         vocab_size=shape.vocabulary, n_positions=context, n_embd=shape.width, n_layer=shape.layers, n_head=shape.heads,
-        rotary_dim=2 * turning, n_inner=shape.hidden, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
+        rotary_dim=2 * rotary, n_inner=shape.hidden, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
         activation_function=ACTIVATIONS[shape.gelu], bos_token_id=0, eos_token_id=0, tie_word_embeddings=False,
     )  # fmt: skip
     config.name_or_path = model.name
@@ -66,14 +66,14 @@ def from_gptj(model: GPTJForCausalLM) -> Transformer:
     >>> from_gptj(GPTJForCausalLM.from_pretrained("number-gptj"))                      # doctest: +SKIP
     """
     config: Any = model.config
-    turning, head_dim = (config.rotary_dim or 0) // 2, config.n_embd // config.n_head
+    rotary, head_dim = (config.rotary_dim or 0) // 2, config.n_embd // config.n_head
     gelus = {theirs: ours for ours, theirs in ACTIVATIONS.items()}
     if config.activation_function not in gelus:
-        raise BadInput(f"the lab's MLP is {' or '.join(gelus)}, this GPT-J's is {config.activation_function}")
+        raise BadInput(f"activation must be {' or '.join(gelus)}, this GPT-J has {config.activation_function}")
     shape = Shape(
         vocabulary=config.vocab_size, layers=config.n_layer, heads=config.n_head, width=config.n_embd,
         hidden=config.n_inner or 4 * config.n_embd,
-        angles=None if 2 * turning == head_dim else tuple(10_000.0 ** (-plane / turning) for plane in range(turning)),
+        angles=None if 2 * rotary == head_dim else tuple(10_000.0 ** (-plane / rotary) for plane in range(rotary)),
         gelu=gelus[config.activation_function],
     )  # fmt: skip
     theirs = model.state_dict()

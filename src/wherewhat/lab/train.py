@@ -1,10 +1,11 @@
-"""The trainer. All that is random in step s follows from the seed and s, so a run that was killed goes on exactly."""
+"""The trainer. Everything random in step s depends on the seed and s only, so an interrupted run resumes exactly."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,21 +21,25 @@ from torch import Tensor, nn
 
 from ..errors import BadInput
 from ..files import read_tensors, write_atomically, write_table
+from ..results import Progress, Say, ignore_progress, ignore_sentence
 from .checkpoint import checkpoint_path
 from .transformer import Shape, Transformer
 
-Progress = Callable[[int, int, float, float], None]  # step, of steps, loss, accuracy
-
 
 @runtime_checkable
-class Examples(Protocol):
-    """Prompts of one length with the token that comes next, and how many hops lead to it."""
+class Prompts(Protocol):
+    """Prompts of one length and the class of each answer."""
 
     @property
     def tokens(self) -> Int[Tensor, "B T"]: ...
 
     @property
     def answers(self) -> Int[Tensor, " B"]: ...
+
+
+@runtime_checkable
+class Examples(Prompts, Protocol):
+    """Also the number of hops that lead to the answer, which is a token."""
 
     @property
     def hops(self) -> Int[Tensor, " B"]: ...
@@ -57,7 +62,7 @@ class Recipe:
     schedule: str = "linear"
     clip: float = 1.0
     dropout: float = 0.1
-    embedding_dropout: float | None = None  # the same as elsewhere, unless given
+    embedding_dropout: float | None = None  # None: same as `dropout`
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -65,16 +70,21 @@ class Recipe:
             raise BadInput(f"schedule is linear or cosine, got {self.schedule}")
         if not self.rate > 0 or self.steps < 1 or self.batch < 1:
             raise BadInput(f"rate, steps and batch must be positive, got {self.rate}, {self.steps}, {self.batch}")
+        if self.warmup < 0 or self.seed < 0:
+            raise BadInput(f"warmup and seed must not be negative, got {self.warmup}, {self.seed}")
+        for dropout in (self.dropout, self.embedding_dropout or 0.0):
+            if not 0 <= dropout < 1:
+                raise BadInput(f"dropout must be at least 0 and below 1, got {dropout}")
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step: a linear rise, then down to 0 along a line or a cosine."""
+        """The learning rate of a step: linear warm-up, then linear or cosine decay to 0."""
         if step < self.warmup:
             return self.rate * step / self.warmup
         left = (self.steps - step) / max(1, self.steps - self.warmup)
         return self.rate * (left if self.schedule == "linear" else (1 - math.cos(math.pi * left)) / 2)
 
 
-def train(
+def train_model(
     shape: Shape,
     examples: Examples,
     validation: Examples,
@@ -83,32 +93,37 @@ def train(
     *,
     save_at: Sequence[int] = (),
     about: dict[str, Any] | None = None,
-    progress: Progress = lambda step, steps, loss, accuracy: None,
+    progress: Progress = ignore_progress,
+    say: Say = ignore_sentence,
 ) -> Transformer:
-    """Train a model, or go on with one that was interrupted in this folder: the weights come out the same.
+    """Train a model, or resume an interrupted run in this folder: the final weights are the same.
 
-    The folder gets `run.json`, `checkpoints/step-*.safetensors` at the steps asked for, `loss.parquet` with loss and
-    learning rate of every step, and `accuracy.parquet` on the validation examples at every checkpoint.
+    The folder gets `run.json`, `checkpoints/step-*.safetensors` at the steps `save_at` and at the end, `loss.parquet`
+    with loss and learning rate of every step, and `accuracy.parquet` on the validation examples at every checkpoint.
 
-    >>> train(Shape(137), sequences, validation, Recipe(steps=100), "runs/number")     # doctest: +SKIP
+    >>> train_model(Shape(137), sequences, validation, Recipe(steps=100), "runs/number")     # doctest: +SKIP
     """
-    run = Run(Transformer(shape, recipe.seed), recipe, Path(folder))
+    if recipe.batch > len(examples.tokens):
+        raise BadInput(f"batch must be at most the {len(examples.tokens)} training sequences, got {recipe.batch}")
+    run = Trainer(Transformer(shape, recipe.seed), recipe, Path(folder))
     run.open(asdict(shape), about or {})
+    if run.step:
+        say(f"{folder}: resuming at step {run.step} of {recipe.steps}")
     steps = {*save_at, recipe.steps}
-    an_epoch = len(examples.tokens) // recipe.batch
+    steps_per_epoch = len(examples.tokens) // recipe.batch
     while True:
         if run.step in steps:
             run.keep(validation)
         if run.step == recipe.steps:
             return run.model
-        epoch, at = divmod(run.step, an_epoch)
+        epoch, at = divmod(run.step, steps_per_epoch)
         rows = _order(len(examples.tokens), recipe.seed, epoch)[at * recipe.batch : (at + 1) * recipe.batch]
         loss = run.learn(examples.tokens[rows], examples.answers[rows])
-        progress(run.step, recipe.steps, loss, run.accuracy)
+        progress(f"loss {loss:.3f}, accuracy {run.accuracy:.1%}", run.step, recipe.steps)
 
 
-class Run:
-    """A model on its way through a recipe: what a folder holds, and what one step does."""
+class Trainer:
+    """A model in training: one step of its recipe, and its folder."""
 
     def __init__(self, model: Transformer, recipe: Recipe, folder: Path) -> None:
         self.model, self.recipe, self.folder = model, recipe, folder
@@ -125,17 +140,17 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """On the validation examples, when last looked at."""
+        """On the validation examples, at the last checkpoint."""
         return float(np.mean(self.validated[max(self.validated)])) if self.validated else math.nan
 
     def learn(self, tokens: Tensor, answers: Tensor) -> float:
-        """One step of the recipe: the loss counts what comes after the last token only."""
+        """One step of the recipe; the loss is that of the token after the last one only."""
         recipe = self.recipe
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.rate_at(self.step)
         drop = Dropout(recipe.dropout, recipe.seed, self.step)
-        apart = recipe.embedding_dropout
-        drop_embedding = None if apart is None else Dropout(apart, recipe.seed, self.step)
+        of_embedding = recipe.embedding_dropout
+        drop_embedding = None if of_embedding is None else Dropout(of_embedding, recipe.seed, self.step)
         logits = self.model(tokens, last=True, drop=drop, drop_embedding=drop_embedding)[:, 0]
         loss = F.cross_entropy(logits, answers)
         self.optimizer.zero_grad()
@@ -147,7 +162,7 @@ class Run:
         return float(loss.detach())
 
     def keep(self, validation: Examples) -> None:
-        """Save a checkpoint, then all that it takes to go on from here."""
+        """Save a checkpoint, then the state from which the run can resume."""
         self.validated[self.step] = accuracy_by_hops(self.model, validation)
         weights = {name: value.detach() for name, value in self.parameters.items()}
         write_atomically(checkpoint_path(self.folder, self.step), save(weights, {"step": str(self.step)}))
@@ -175,11 +190,11 @@ class Run:
         write_atomically(self.folder / "state.safetensors", save(state))
 
     def open(self, shape: dict[str, Any], about: dict[str, Any]) -> None:
-        """Start in an empty folder, or go on where this very run was stopped."""
+        """Start in an empty folder, or resume the same run."""
         described = json.dumps({"shape": shape, "recipe": asdict(self.recipe)} | about, indent=1) + "\n"
         path = self.folder / "run.json"
         if path.exists() and path.read_text() != described:
-            raise BadInput(f"{self.folder}: holds another run; choose another folder")
+            raise BadInput(f"{self.folder}: holds a run with other settings; choose another folder")
         write_atomically(path, described)
         if not (self.folder / "state.safetensors").exists():
             return
@@ -200,7 +215,7 @@ class Run:
 
 
 class Dropout:
-    """Inverted dropout whose masks follow from seed and step alone, two random bytes an element."""
+    """Inverted dropout whose masks depend on seed and step only; two random bytes per element."""
 
     def __init__(self, rate: float, seed: int, step: int) -> None:
         self.keep = 1 - rate
@@ -217,12 +232,25 @@ class Dropout:
 
 @torch.no_grad()
 def accuracy_by_hops(model: Transformer, examples: Examples, batch: int = 400) -> list[float]:
-    """The share of right answers for 1, 2, ... hops."""
+    """Accuracy for 1, 2, ... hops."""
     right = torch.cat([
         model(tokens, last=True)[:, 0].argmax(-1) == answers
         for tokens, answers in zip(examples.tokens.split(batch), examples.answers.split(batch), strict=True)
     ])  # fmt: skip
     return [float(right[examples.hops == hops].float().mean()) for hops in range(1, int(examples.hops.max()) + 1)]
+
+
+@contextmanager
+def processor_threads(number: int | None) -> Iterator[None]:
+    """Within this context torch uses this many processor threads; None changes nothing."""
+    if number is not None and number < 1:
+        raise BadInput(f"threads must be at least 1, got {number}")
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if number is None else number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""One small Transformer: pre-norm, attention and MLP side by side as in GPT-J, position through rotation alone."""
+"""One small Transformer: pre-norm, attention and MLP in parallel as in GPT-J, positions through rotation alone."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from ..core.trace import AttentionLayer, Trace
 
 Drop = Callable[[Tensor], Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, Drop], Tensor]  # queries, keys, values, dropout
-INITIAL_SPREAD = 0.02
+INIT_STD = 0.02
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a model, and how its positions turn.
+    """Sizes of a model, and the angles by which its positions rotate queries and keys.
 
-    `angles` are those of the planes of every head, fastest first, RoPE's with this base unless given; an angle of 0
-    keeps its plane still, and so do all planes from `still_from` on (NoPE layers). `gelu` is torch's `approximate`.
+    `angles` are those of the planes of every head, fastest first; unless given, they are RoPE's with this `base`. A
+    plane of angle 0 does not rotate, and no plane does in the layers from `still_from` on (NoPE layers). `gelu` is
+    torch's `approximate`.
 
     >>> Shape(vocabulary=137).frequencies()[:2]
     (1.0, 0.8659643233600653)
@@ -55,8 +56,21 @@ class Shape:
         return tuple(self.base ** (-plane / planes) for plane in range(planes))
 
 
+class TokenModel(nn.Module):
+    """A model that reads token ids."""
+
+    embedding: nn.Embedding
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embedding
+
+
 class Block(nn.Module):
-    """Attention and MLP side by side, one norm before both, their outputs added to the stream."""
+    """Attention and MLP in parallel, one norm before both, their outputs added to the residual stream."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -69,13 +83,13 @@ class Block(nn.Module):
         self.hidden_out = nn.Linear(shape.hidden, shape.width)
 
     def forward(
-        self, stream: Float[Tensor, "B T W"], wave: Complex[Tensor, "T 1 P"], drop: Drop, last: bool = False
+        self, stream: Float[Tensor, "B T W"], phasors: Complex[Tensor, "T 1 P"], drop: Drop, last: bool = False
     ) -> Float[Tensor, "B Q W"]:
         queries_keys, values, hidden = self.inward(self.norm(stream)).split(self.sizes, -1)
-        turned = turn(queries_keys.unflatten(-1, (2, self.heads, -1)), wave)
-        queries, keys = turned.permute(2, 0, 3, 1, 4)  # B H T D
+        rotated = rotate(queries_keys.unflatten(-1, (2, self.heads, -1)), phasors)
+        queries, keys = rotated.permute(2, 0, 3, 1, 4)  # B H T D
         values = values.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        if last:  # all that comes after depends on the last token alone
+        if last:  # everything after this depends on the last token alone
             queries, hidden, stream = queries[:, :, -1:], hidden[:, -1:], stream[:, -1:]
         attended = self.attend(queries, keys, values, drop).transpose(1, 2).flatten(2)
         activity = F.gelu(hidden + self.hidden_bias, approximate=self.gelu)
@@ -90,15 +104,15 @@ class Block(nn.Module):
         /,
     ) -> Float[Tensor, "B H Q E"]:
         """Causal attention of the last Q tokens."""
-        asked, tokens = queries.shape[2], keys.shape[2]
+        rows, tokens = queries.shape[2], keys.shape[2]
         logits = queries * queries.shape[-1] ** -0.5 @ keys.mT
-        if asked > 1:
-            unseen = torch.ones(asked, tokens, dtype=torch.bool, device=keys.device).triu(tokens - asked + 1)
-            logits = logits.masked_fill(unseen, -math.inf)
+        if rows > 1:
+            future = torch.ones(rows, tokens, dtype=torch.bool, device=keys.device).triu(tokens - rows + 1)
+            logits = logits.masked_fill(future, -math.inf)
         return drop(logits.softmax(-1)) @ values
 
 
-class Transformer(nn.Module):
+class Transformer(TokenModel):
     """Token ids to logits of the next token.
 
     >>> model = Transformer(Shape(vocabulary=137, layers=2), seed=0)
@@ -118,18 +132,11 @@ class Transformer(nn.Module):
         draw = torch.Generator().manual_seed(seed)
         for part in self.modules():
             if isinstance(part, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(part.weight, std=INITIAL_SPREAD, generator=draw)
+                nn.init.normal_(part.weight, std=INIT_STD, generator=draw)
             if isinstance(part, nn.Linear) and part.bias is not None:
                 nn.init.zeros_(part.bias)
-        self._waves: dict[tuple[object, ...], Tensor] = {}
-        self._changes: list[Callable[[int, Attend], Attend]] = []  # of how it attends, in force at the moment
-
-    @property
-    def device(self) -> torch.device:
-        return self.embedding.weight.device
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embedding
+        self._phasors: dict[tuple[object, ...], Tensor] = {}
+        self._changes: list[Callable[[int, Attend], Attend]] = []  # to attention, currently in force
 
     def forward(
         self,
@@ -139,44 +146,45 @@ class Transformer(nn.Module):
         drop: Drop = lambda values: values,
         drop_embedding: Drop | None = None,
     ) -> Float[Tensor, "B Q V"]:
-        """The logits after every token, or after the `last` alone (B, 1, V), which is cheaper.
+        """The logits after every token, or after the `last` one only (B, 1, V), which is cheaper.
 
-        Embeddings are dropped as everything else is, unless `drop_embedding` is given.
+        Embeddings get the same dropout as everything else, unless `drop_embedding` is given.
         """
         stream = (drop_embedding or drop)(self.embedding(input_ids))
         for layer, block in enumerate(self.blocks):
-            wave = self.wave(layer, input_ids.shape[1])
-            stream = block(stream, wave, drop, last and layer == self.shape.layers - 1)
+            phasors = self.phasors(layer, input_ids.shape[1])
+            stream = block(stream, phasors, drop, last and layer == self.shape.layers - 1)
         return self.unembedding(self.norm(stream))
 
     def rotation(self, layer: int) -> Rotation:
-        """How position turns the queries and keys of a layer."""
+        """How position rotates the queries and keys of a layer."""
         angles = torch.tensor(self.shape.frequencies(layer), device=self.device)
         return Rotation.interleaved(angles, self.shape.head_dim)
 
-    def wave(self, layer: int, tokens: int) -> Complex[Tensor, "T 1 P"]:
-        """The turn of every plane at every position, kept for the next call."""
+    def phasors(self, layer: int, tokens: int) -> Complex[Tensor, "T 1 P"]:
+        """The rotation of every plane at every position, cached."""
         frequencies, dtype = self.shape.frequencies(layer), self.embedding.weight.dtype
         key = (frequencies, tokens, dtype, self.device)
-        if key not in self._waves:
-            self._waves[key] = turns(torch.tensor([frequencies], dtype=torch.float64), tokens, dtype).to(self.device)
-        return self._waves[key]
+        if key not in self._phasors:
+            made = phasors(torch.tensor([frequencies], dtype=torch.float64), tokens, dtype)
+            self._phasors[key] = made.to(self.device)
+        return self._phasors[key]
 
     @contextmanager
     def attending(self, change: Callable[[int, Attend], Attend]) -> Iterator[None]:
-        """Within this context layer l attends through `change(l, its own way)`; afterwards as before.
+        """Within this context, layer l computes attention with `change(l, attend)`, where `attend` is its own function.
 
-        Of several contexts the first to be entered is the first to see queries and keys, and the last to see outputs.
+        Of nested contexts, the outermost is the first to see queries and keys, and the last to see outputs.
         """
         self._changes.append(change)
         try:
-            self._lay_out_attention()
+            self._apply_changes()
             yield
         finally:
             self._changes.remove(change)
-            self._lay_out_attention()
+            self._apply_changes()
 
-    def _lay_out_attention(self) -> None:
+    def _apply_changes(self) -> None:
         blocks = [block for block in self.blocks if isinstance(block, Block)]
         for layer, block in enumerate(blocks):
             vars(block).pop("attend", None)
@@ -185,16 +193,16 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def trace(self, input_ids: Int[Tensor, "B T"], positions: Sequence[int]) -> Trace:
-        """One forward pass, of which the queries at these positions and all keys are kept."""
+        """One forward pass that keeps the queries at these positions and all keys."""
         layers: list[AttentionLayer] = []
         seen, tokens = max(positions) + 1, input_ids.shape[1]
 
         def watch(layer: int, attend: Attend) -> Attend:
             def watched(queries: Tensor, keys: Tensor, values: Tensor, drop: Drop) -> Tensor:
                 first = tokens - queries.shape[2]
-                asked = queries[:, :, [position - first for position in positions]]
+                kept = queries[:, :, [position - first for position in positions]]
                 layers.append(
-                    AttentionLayer(layer, asked, keys[:, :, :seen], self.rotation(layer), keys.shape[-1] ** -0.5)
+                    AttentionLayer(layer, kept, keys[:, :, :seen], self.rotation(layer), keys.shape[-1] ** -0.5)
                 )
                 return attend(queries, keys, values, drop)
 
@@ -205,17 +213,17 @@ class Transformer(nn.Module):
         return Trace(tuple(layers), tuple(positions), positions[-1], logits[:, -1])
 
 
-def turns(angles: Float[Tensor, "H P"], tokens: int, dtype: torch.dtype) -> Complex[Tensor, "T H P"]:
-    """How far every plane of every head is turned at every position, for vectors of this dtype."""
+def phasors(angles: Float[Tensor, "H P"], tokens: int, dtype: torch.dtype) -> Complex[Tensor, "T H P"]:
+    """The rotation exp(i * position * angle) of every plane of every head, for vectors of this dtype."""
     phases = torch.arange(tokens).double()[:, None, None] * angles
     made = torch.polar(torch.ones_like(phases), phases)
     return made.to(torch.complex128 if dtype == torch.float64 else torch.complex64)
 
 
-def turn(
+def rotate(
     vectors: Float[Tensor, "B T two H D"],
-    wave: Complex[Tensor, "T _ P"],
+    phasors: Complex[Tensor, "T _ P"],
 ) -> Float[Tensor, "B T two H D"]:
-    """Neighbouring dimensions form a plane, which turns with its position."""
+    """Rotate every pair of neighbouring dimensions by the phasor of its plane and position."""
     planes = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous())
-    return torch.view_as_real(planes * wave[:, None]).flatten(-2)
+    return torch.view_as_real(planes * phasors[:, None]).flatten(-2)

@@ -1,15 +1,15 @@
-"""What the model reads: binding, repeats, plain text, the user's own prompts."""
+"""Prompts for language models: binding, repeats, plain text, and the user's own."""
 
 from .binding import KINDS, TEMPLATES, binding
-from .other import own_prompts, plain_text, repeats
 from .prompt import Prompt
-from .task import Task, make_prompts
+from .request import PromptRequest, make_prompts
+from .text import own_prompts, plain_text, repeats
 
 __all__ = [
     "KINDS",
     "TEMPLATES",
     "Prompt",
-    "Task",
+    "PromptRequest",
     "binding",
     "make_prompts",
     "own_prompts",

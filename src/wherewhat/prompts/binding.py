@@ -1,4 +1,4 @@
-"""The binding task: who likes what, and then a question about one of them."""
+"""The binding task: a list of statements such as who likes what, and a question about one of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_PAIRS = 512
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of attribute: its name, the words of the plain statement and question about it, and its values."""
+    """A kind of attribute: its noun, the words of its statement and question, and its values."""
 
     noun: str
     about: str
@@ -30,7 +30,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Template:
-    """How pairs are announced, stated, asked for and answered; the parts of a kind stand in braces."""
+    """The wording of preamble, statement, question and answer; fields of the kind stand in braces."""
 
     preamble: str
     statement: str
@@ -52,7 +52,7 @@ TEMPLATES = {
         "Which {noun} stands beside {name}?",
         "{name}:",
     ),
-    # The answer comes before its name: matching what precedes it does not find it.
+    # The answer comes before the name, so an induction head that matches the preceding token does not find it.
     "owner": Template(
         "Here is a list of people, each with one {noun}.",
         "The {noun} {word} belongs to {name}.",
@@ -120,9 +120,9 @@ def binding(
 ) -> list[Prompt]:
     """Prompts of `pairs` statements, a question about one of them, and the beginning of its answer.
 
-    Names and words are chosen among those that give statements of equal length with this tokenizer, words also so that
-    their first tokens tell them apart; where names do not suffice, others fill up the prompt and stay out of the
-    swaps. The statement asked about walks evenly through the prompt from sample to sample.
+    Names and words are chosen such that statements have the same number of tokens with this tokenizer, and such that
+    the first token of a word identifies it. If there are not enough such names, others fill up the prompt but are not
+    swapped. The position of the statement in question is spread evenly over the samples.
 
     >>> prompt = binding(tokenizer, pairs=16, samples=1)[0]            # doctest: +SKIP
     >>> prompt.text                                                    # doctest: +SKIP
@@ -142,11 +142,11 @@ def binding(
 
 
 def check_binding(pairs: int, samples: int, kind: str, template: str) -> None:
-    """Refuse what no tokenizer could make a prompt of."""
+    """Refuse settings that no tokenizer could make a prompt of."""
     if kind not in KINDS:
-        raise BadInput(f"no attribute kind {kind!r}; there are {', '.join(KINDS)}")
+        raise BadInput(f"no attribute kind {kind!r}; available: {', '.join(KINDS)}")
     if template not in TEMPLATES:
-        raise BadInput(f"no template {template!r}; there are {', '.join(TEMPLATES)}")
+        raise BadInput(f"no template {template!r}; available: {', '.join(TEMPLATES)}")
     if not 2 <= pairs <= MOST_PAIRS:
         raise BadInput(f"pairs must be 2 to {MOST_PAIRS}, got {pairs}")
     if samples < 1:
@@ -175,7 +175,7 @@ def _binding_prompt(
     ids, tokens = tokenize(tokenizer, text, special=not chat)
     spans = token_spans(list(pairwise(ends)), tokens)
     kept = equal_blocks(spans)
-    if kept and asked not in kept:  # a block is asked about: the nearest one
+    if kept and asked not in kept:  # the question must be about a block: take the nearest one
         nearest = min(kept, key=lambda index: abs(index - asked))
         return _binding_prompt(tokenizer, kind, template, given, nearest, chat)
     ids, answer = answer_token(tokenizer, ids, text, f" {word}", special=not chat)
@@ -194,7 +194,7 @@ def _binding_prompt(
 
 
 def _names_alike(tokenizer: Any, pairs: int) -> list[str]:
-    """Names of one length in tokens, the shortest with enough of them; else the most common length, then the rest."""
+    """Names with the same number of tokens, the smallest with enough names; else the most common one, then the rest."""
     lengths = [length for length, _ in _token_forms(tokenizer, NAMES)]
     common = Counter(lengths)
     enough = [length for length, count in common.items() if count >= pairs]
@@ -204,7 +204,7 @@ def _names_alike(tokenizer: Any, pairs: int) -> list[str]:
 
 
 def _words_apart(tokenizer: Any, words: Sequence[str], wanted: int = 8) -> list[str]:
-    """Words of one length in tokens, told apart by their first: the shortest with enough of them, else the most."""
+    """Words with the same number of tokens and distinct first tokens: the smallest with enough words, else the most."""
     forms = dict(zip(reversed(words), reversed(_token_forms(tokenizer, words)), strict=True))
     first = {form: word for word, form in forms.items()}  # of words with one form, the first in the list
     groups = [
@@ -215,10 +215,10 @@ def _words_apart(tokenizer: Any, words: Sequence[str], wanted: int = 8) -> list[
 
 
 def _token_forms(tokenizer: Any, words: Sequence[str]) -> list[tuple[int, int]]:
-    """How many tokens each word has after a space, and the first of them that is not blank."""
+    """The number of tokens of each word after a space, and its first token that is not blank."""
     text = " ".join(words)
     ends = [0, *(length - 1 for length in accumulate(len(word) + 1 for word in words))]
     ids, tokens = tokenize(tokenizer, text, special=False)
     spans = token_spans(list(pairwise(ends)), tokens)
-    told = [next((ids[at] for at in range(*span) if text[slice(*tokens[at])].strip()), -1) for span in spans]
-    return [(stop - start, token) for (start, stop), token in zip(spans, told, strict=True)]
+    first = [next((ids[at] for at in range(*span) if text[slice(*tokens[at])].strip()), -1) for span in spans]
+    return [(stop - start, token) for (start, stop), token in zip(spans, first, strict=True)]

@@ -1,4 +1,4 @@
-"""One hop as text: a window of symbols and a query that names one of them, by its place or by its letter."""
+"""One hop as text: a window of symbols and a query that names one of them, by its position or by its letter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LETTERS, DIGITS = np.array(list(ascii_lowercase)), np.array(list("123456789"))
 
 
 class Wording(NamedTuple):
-    """What a task asks for, its worked examples, which are the paper's, and the form of an answer."""
+    """The instruction of a task, its worked examples (the paper's), and the form of an answer."""
 
     instruction: str
     examples: tuple[tuple[str, str], ...]
@@ -45,7 +45,7 @@ WORDINGS = {
 
 @dataclass(frozen=True)
 class Question:
-    """A sequence of `window` symbols and a query, and the only right answer."""
+    """A sequence of `window` symbols and a query, with its only right answer."""
 
     task: str
     window: int
@@ -55,25 +55,27 @@ class Question:
 
     @property
     def prompt(self) -> str:
-        """Instruction, three worked examples, the sequence; an answer should come next."""
+        """Instruction, three worked examples and the sequence; the answer comes next."""
         instruction, examples, _ = WORDINGS[self.task]
         shown = [f"Sequence: {sequence}\nAnswer: {answer}" for sequence, answer in examples]
         return "\n\n".join([instruction, *shown, f"Sequence: {self.sequence}\nAnswer:"])
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The same as a chat, each example a question with its answer: so small models, too, keep to the form."""
+        """The same as a chat with one turn per example, which keeps small models to the form of the answer."""
         instruction, examples, _ = WORDINGS[self.task]
-        said = [text for sequence, answer in examples for text in (f"Sequence: {sequence}", answer)]
-        said = [f"{instruction}\n\n{said[0]}", *said[1:], f"Sequence: {self.sequence}"]
-        return [{"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), said, strict=False)]
+        turns = [text for sequence, answer in examples for text in (f"Sequence: {sequence}", answer)]
+        turns = [f"{instruction}\n\n{turns[0]}", *turns[1:], f"Sequence: {self.sequence}"]
+        roles = cycle(("user", "assistant"))
+        return [{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)]
 
 
 def one_hop(task: str, window: int, count: int, seed: int = 0) -> list[Question]:
-    """So many questions about windows of this size; the places of the answers are spread evenly over the window.
+    """`count` questions about windows of this size, with answers spread evenly over the window.
 
-    number: any letters, then how far to the left the answer stands. letter: (letter, digit) tokens, then a pair whose
-    second letter only the answer starts with; the other 25 letters may repeat, and one of them begins the pair.
+    number: random letters, then how many positions to the left the answer is. letter: (letter, digit) tokens, then a
+    pair of letters; only the answer starts with the second of them. The other 25 letters may repeat; the first of the
+    pair is one of these.
 
     >>> question = one_hop("letter", window=12, count=1, seed=3)[0]
     >>> question.sequence, question.answer
@@ -82,7 +84,7 @@ def one_hop(task: str, window: int, count: int, seed: int = 0) -> list[Question]
     if task not in WORDINGS:
         raise BadInput(f"no task {task!r}: {', '.join(WORDINGS)}")
     if min(window, count) < 1:
-        raise BadInput(f"windows and numbers of prompts start at 1, got {min(window, count)}")
+        raise BadInput(f"window and count must be at least 1, got {min(window, count)}")
     draw = np.random.default_rng([seed, window, *task.encode()])
     rows, places = np.arange(count), (draw.permutation(count) * window + draw.integers(window, size=count)) // count
     if task == "number":
@@ -90,7 +92,7 @@ def one_hop(task: str, window: int, count: int, seed: int = 0) -> list[Question]
         symbols, queries = LETTERS[letters], (window - places).astype(str)
     else:
         wanted = draw.integers(26, size=count)
-        letters = (wanted[:, None] + draw.integers(1, 26, size=(count, window + 1))) % 26  # any but the one wanted
+        letters = (wanted[:, None] + draw.integers(1, 26, size=(count, window + 1))) % 26  # any but the wanted one
         queries = np.char.add(LETTERS[letters[:, -1]], LETTERS[wanted])
         letters[rows, places] = wanted
         symbols = np.char.add(LETTERS[letters[:, :-1]], DIGITS[draw.integers(9, size=(count, window))])
@@ -100,11 +102,11 @@ def one_hop(task: str, window: int, count: int, seed: int = 0) -> list[Question]
 
 
 def read_answer(task: str, text: str) -> str | None:
-    """The first word without punctuation, and without an `Answer:` before it; None if no answer has that form.
+    """The first word without punctuation and a leading `Answer:`; None if it does not have the form of an answer.
 
     >>> read_answer("letter", "**K7**."), read_answer("number", "Answer: y"), read_answer("letter", "The token is k7")
     ('k7', 'y', None)
     """
     form = WORDINGS[task].form
-    found = re.match(rf"[^a-z0-9]*(?:answer[^a-z0-9]+)?({form})(?![a-z0-9])", text.lower())
-    return found[1] if found else None
+    match = re.match(rf"[^a-z0-9]*(?:answer[^a-z0-9]+)?({form})(?![a-z0-9])", text.lower())
+    return match[1] if match else None

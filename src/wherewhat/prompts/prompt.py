@@ -1,4 +1,4 @@
-"""What a model reads: token ids, the blocks that may change places, and the right answer."""
+"""A prompt: token ids, the blocks that can be swapped, and the correct answer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Span = tuple[int, int]
 class Prompt:
     """One prompt. The query is the last token; every block has the same number of tokens.
 
-    `answer` is the token that should come next, `target` the block that holds it, `choices` how many different answers
-    a guess would choose from (0: any token); `labels` say what stands in each block; `left_out` counts statements that
-    stay in the prompt but out of the swaps because their length in tokens differs. `tokens` and `says` are for people:
-    the text of every token, and of the answer.
+    `answer` is the correct next token, `target` the block that contains it, `choices` the number of different answers
+    to guess from (0: any token). `labels` are the texts of the blocks. `left_out` counts statements in the prompt that
+    are not swapped because their length in tokens differs. `tokens` and `says` are for display: the text of every token
+    and of the answer.
     """
 
     ids: tuple[int, ...]
@@ -40,9 +40,9 @@ class Prompt:
 
 
 def tokenize(tokenizer: Any, text: str, special: bool = True) -> tuple[list[int], list[Span]]:
-    """Token ids and the characters that each stands for; BOS comes first if the model has one."""
+    """Token ids and the span of characters of each; BOS comes first if the tokenizer has one."""
     if not getattr(tokenizer, "is_fast", False):
-        raise BadInput(f"{type(tokenizer).__name__} does not tell which characters a token stands for")
+        raise BadInput(f"{type(tokenizer).__name__} does not map tokens to characters; use a fast tokenizer")
     encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
     ids, spans = list(encoded["input_ids"]), [tuple(span) for span in encoded["offset_mapping"]]
     eos = tokenizer.eos_token_id
@@ -55,17 +55,17 @@ def tokenize(tokenizer: Any, text: str, special: bool = True) -> tuple[list[int]
 
 
 def in_chat(tokenizer: Any, messages: list[dict[str, str]], **options: Any) -> str:
-    """Messages in the model's chat template, up to where its next one begins; options of the template."""
+    """Messages in the model's chat template, up to the start of its reply; `options` go to the template."""
     if not getattr(tokenizer, "chat_template", None):
         raise BadInput("the tokenizer has no chat template")
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
-    except Exception as error:  # a template is a program of its own
+    except Exception as error:  # a template is a program and may raise anything
         raise BadInput(f"the chat template cannot be used ({str(error).strip() or type(error).__name__})") from error
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int], text: str, spans: Sequence[Span]) -> tuple[str, ...]:
-    """The text of every token, with the spaces before it; special tokens, which have none, by their name."""
+    """The text of every token with the spaces before it; special tokens, which have no text, by their name."""
     texts, before = [], 0
     for token, (start, stop) in zip(ids, spans, strict=False):
         texts.append(text[before:stop] if start < stop else str(tokenizer.convert_ids_to_tokens(token)))
@@ -76,10 +76,10 @@ def token_texts(tokenizer: Any, ids: Sequence[int], text: str, spans: Sequence[S
 def answer_token(
     tokenizer: Any, ids: list[int], text: str, answer: str, special: bool = True
 ) -> tuple[list[int], int | None]:
-    """The prompt up to the first token that tells the answer, and that token.
+    """The prompt up to the first token that identifies the answer, and that token.
 
-    A tokenizer that writes the space before a word as a token of its own gives no answer away with it, so such a token
-    joins the prompt. None where prompt and answer share a token or the answer's is unknown to the tokenizer.
+    If the tokenizer encodes the space before a word as a separate token, that token reveals nothing and is added to the
+    prompt. The answer is None if prompt and answer share a token, or if its token is unknown to the tokenizer.
     """
     whole = text + answer
     longer, spans = tokenize(tokenizer, whole, special)
@@ -91,7 +91,7 @@ def answer_token(
 
 
 def token_spans(characters: Sequence[Span], tokens: Sequence[Span]) -> list[Span]:
-    """The span of tokens of each span of characters; a token belongs where its last character stands.
+    """The span of tokens of each span of characters; a token belongs to the span of its last character.
 
     >>> token_spans([(0, 4), (4, 9)], [(0, 0), (0, 2), (2, 4), (4, 9)])      # a special token first
     [(1, 3), (3, 4)]
@@ -106,7 +106,7 @@ def token_spans(characters: Sequence[Span], tokens: Sequence[Span]) -> list[Span
 
 
 def equal_blocks(spans: Sequence[Span]) -> list[int]:
-    """The indices of the spans that have the most common length, so that they can change places.
+    """The indices of the spans with the most common length, which can be swapped.
 
     >>> equal_blocks([(1, 4), (4, 7), (7, 11), (11, 14)])
     [0, 1, 3]

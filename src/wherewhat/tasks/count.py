@@ -13,7 +13,7 @@ from .labelled import Labelled
 
 @dataclass(frozen=True)
 class Count:
-    """Some trigger words among others, all shuffled; the label is the number of triggers.
+    """Trigger words among other words, shuffled; the label is the number of triggers.
 
     The defaults are the published sizes.
 
@@ -32,11 +32,14 @@ class Count:
 
     def __post_init__(self) -> None:
         if self.most > self.tokens or self.triggers > self.vocabulary - 2:
-            raise BadInput(f"at most {self.tokens} of {self.tokens} tokens are triggers, and some words are none")
+            raise BadInput(
+                f"at most {self.tokens} tokens and {self.vocabulary - 2} words can be triggers, "
+                f"got {self.most} and {self.triggers}"
+            )
 
     @staticmethod
     def small() -> Count:
-        """Minutes on a laptop: up to 24 triggers, of 8 words, among 30 tokens."""
+        """A size that trains within minutes on a laptop: up to 24 triggers, of 8 words, among 30 tokens."""
         return Count(vocabulary=66, triggers=8, most=24, tokens=30, samples=None)
 
     @property
@@ -46,7 +49,7 @@ class Count:
     def sample(self, count: int, seed: int = 0) -> Labelled:
         draw = torch.Generator().manual_seed(seed)
         answers = torch.randint(self.most + 1, (count,), generator=draw)
-        order = torch.rand(count, self.tokens, generator=draw).argsort(1)  # the lowest so many places hold triggers
+        order = torch.rand(count, self.tokens, generator=draw).argsort(1)  # triggers are where this is below the answer
         triggers = torch.randint(1, self.triggers + 1, order.shape, generator=draw)
         others = torch.randint(self.triggers + 1, self.vocabulary, order.shape, generator=draw)
         return Labelled(torch.where(order < answers[:, None], triggers, others), answers)

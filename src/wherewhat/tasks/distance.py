@@ -1,4 +1,4 @@
-"""The distance task, which needs positions: how far is it from the one trigger word to the other?"""
+"""The distance task, which needs positions: how far apart are the two trigger words?"""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .labelled import PAD, Labelled, distinct
 
 @dataclass(frozen=True)
 class Distance:
-    """Filler, the first trigger, filler, the second, filler; the label is the length of the middle and one more.
+    """Filler, the first trigger, filler, the second trigger, filler; the label is the distance between the triggers.
 
-    No word twice in a filler. The defaults are the published sizes; 122 tokens are cut to 120.
+    No word occurs twice in one filler. The defaults are the published sizes; 122 tokens are cut to 120.
 
     >>> task = Distance.small()
     >>> task.sample(2, seed=3).tokens.shape, task.classes
@@ -26,22 +26,22 @@ class Distance:
     side: int = 25
     middle: int = 70
     tokens: int = 120
-    samples: int | None = 100_000  # of a data set of which 70 % are for training; None: fresh ones without end
+    samples: int | None = 100_000  # size of the data set, 70 % of it for training; None: unlimited fresh samples
     name: ClassVar[str] = "distance"
     triggers: ClassVar[tuple[int, int]] = (1, 2)
 
     def __post_init__(self) -> None:
-        if max(self.side, self.middle) > self.vocabulary - 3:
-            raise BadInput(f"{self.vocabulary} words are too few for {self.middle} different ones in a row")
+        if (most := max(self.side, self.middle)) > self.vocabulary - 3:
+            raise BadInput(f"{most} distinct words need a vocabulary of at least {most + 3}, got {self.vocabulary}")
 
     @staticmethod
     def small() -> Distance:
-        """Minutes on a laptop: distances up to 17 in 30 tokens."""
+        """A size that trains within minutes on a laptop: distances up to 17 in 30 tokens."""
         return Distance(vocabulary=66, side=6, middle=16, tokens=30, samples=None)
 
     @property
     def classes(self) -> int:
-        """Labels up to the largest; 0 and 1 are never right."""
+        """One more than the largest label; labels 0 and 1 never occur."""
         return self.middle + 2
 
     def sample(self, count: int, seed: int = 0) -> Labelled:
@@ -49,7 +49,7 @@ class Distance:
         left, right = (torch.randint(1, self.side + 1, (count, 1), generator=draw) for _ in range(2))
         middle = torch.randint(1, self.middle + 1, (count, 1), generator=draw)
         words = [distinct(count, most, self.vocabulary - 3, draw) + 3 for most in (self.side, self.middle, self.side)]
-        first, second = left, left + middle + 1  # where the triggers stand
+        first, second = left, left + middle + 1  # positions of the triggers
         end = second + 1 + right
         places = torch.arange(2 * self.side + self.middle + 2).expand(count, -1)
         tokens = torch.full_like(places, PAD)

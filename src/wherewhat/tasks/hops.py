@@ -2,7 +2,7 @@
 
 A sequence is a window of targets, a window of pre-targets and the query. The path starts at the query, visits some
 pre-targets from right to left and ends at its leaf, a target. Leaf, answer and number of hops are balanced: all of
-their combinations occur equally often, as far as the number of sequences allows.
+their combinations occur equally often, up to rounding.
 """
 
 from __future__ import annotations
@@ -15,10 +15,26 @@ from string import ascii_lowercase
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..errors import BadInput
+from .labelled import Labelled
+
+PLACES = ("self", "next", "later")
+
+
+def along_path(rows: Float[Tensor, "B *lead T"], path: Int[Tensor, "B P"]) -> Float[Tensor, "B *lead 3"]:
+    """Attention of each row on the first token of the path, on the next one and on all later ones.
+
+    >>> along_path(torch.tensor([[0.5, 0.2, 0.1, 0.2]]), torch.tensor([[3, 1, 0, -1]]))
+    tensor([[0.2000, 0.2000, 0.5000]])
+    """
+    padded = torch.nn.functional.pad(rows, (0, 1))  # positions beyond the end of a path get no attention
+    at = path.view(len(path), *(1,) * (rows.dim() - 2), -1).expand(*rows.shape[:-1], -1)
+    found = padded.gather(-1, torch.where(at < 0, rows.shape[-1], at))
+    return torch.stack([found[..., 0], found[..., 1], found[..., 2:].sum(-1)], -1)
+
 
 # Train, validation and test as shares of all sequences: 432,000, 2,400 and 45,600 of 480,000.
 SHARES = (0.9, 0.005, 0.095)
@@ -27,24 +43,16 @@ PAD = 0
 
 
 @dataclass(frozen=True)
-class Sequences:
-    """Token ids with their answers. `path` holds the positions visited, query first and leaf last, then -1."""
+class Sequences(Labelled):
+    """Token ids with their answers. `path` holds the visited positions from the query to the leaf, padded with -1."""
 
-    tokens: Int[Tensor, "B T"]
-    answers: Int[Tensor, " B"]
     hops: Int[Tensor, " B"]
     path: Int[Tensor, "B P"]
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, rows: slice | Tensor) -> Sequences:
-        return Sequences(self.tokens[rows], self.answers[rows], self.hops[rows], self.path[rows])
 
 
 @dataclass(frozen=True)
 class HopTask:
-    """Windows and hops of a task; what tokens mean is up to each task."""
+    """Window sizes and hops of a task; each task defines the meaning of its tokens."""
 
     targets: int = 8
     pretargets: int = 8
@@ -58,7 +66,7 @@ class HopTask:
 
     @cached_property
     def symbols(self) -> list[str]:
-        """What each token id reads as; 0 is padding."""
+        """The text of each token id; 0 is padding."""
         raise NotImplementedError
 
     @property
@@ -66,7 +74,7 @@ class HopTask:
         return len(self.symbols)
 
     def encode(self, text: str) -> Int[Tensor, " T"]:
-        """The ids of symbols separated by blanks."""
+        """The ids of symbols separated by spaces."""
         return torch.tensor([self.symbols.index(symbol) for symbol in text.split()])
 
     def decode(self, ids: Int[Tensor, " T"]) -> str:
@@ -77,11 +85,11 @@ class HopTask:
         raise NotImplementedError
 
     def extend(self, sequences: Sequences, extra: int, seed: int = 0) -> Sequences:
-        """The same sequences with this many more targets on their left: path, offsets and answers stay."""
+        """The same sequences with `extra` targets added on the left; hop distances and answers are unchanged."""
         raise NotImplementedError
 
     def splits(self, seed: int = 0, total: int = TOTAL) -> tuple[Sequences, Sequences, Sequences]:
-        """Training, validation and test sequences, each with all numbers of hops equally often."""
+        """Training, validation and test sequences, each balanced over the numbers of hops."""
         everything = self.sample(total, seed)
         rows: tuple[list[Tensor], ...] = ([], [], [])
         for hops in range(1, self.most_hops + 1):
@@ -109,9 +117,10 @@ class HopTask:
 
 
 def balanced(count: int, sizes: Sequence[int], draw: torch.Generator) -> tuple[Tensor, ...]:
-    """One index an axis and sequence, all combinations equally often, in random order.
+    """One index per axis and sequence, all combinations equally often, in random order.
 
-    Those that are left over differ by one; the last axis stays balanced as long as its size divides them.
+    If `count` is not a multiple of the combinations, their frequencies differ by at most one; the last axis stays
+    balanced as long as its size divides the remainder.
     """
     combinations, last = math.prod(sizes), sizes[-1]
     whole = torch.arange(count - count % combinations) % combinations
@@ -124,7 +133,7 @@ def letter_names(count: int) -> list[str]:
     """a to z, then aa, ab, ..., zz."""
     names = [*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase)]
     if count > len(names):
-        raise BadInput(f"at most {len(names)} symbols have a name, got {count}")
+        raise BadInput(f"at most {len(names)} symbols, got {count}")
     return names[:count]
 
 

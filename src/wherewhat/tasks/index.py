@@ -1,10 +1,9 @@
-"""The index task, which needs positions: which symbol stands at position j?"""
+"""The index task, which needs positions: which symbol is at position j?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from jaxtyping import Int
@@ -16,15 +15,13 @@ from .lookups import LookupTask
 
 @dataclass(frozen=True)
 class Index(LookupTask):
-    """Any symbols, then a position, counted from 1; the answer is the symbol that stands there.
+    """Any symbols, then a position, counted from 1; the answer is the symbol at that position.
 
     >>> task = Index(length=4, symbols=3)
     >>> prompts = task.sample(8, seed=3)
     >>> task.decode(prompts.tokens[0]), prompts.answers[0], prompts.places[0]
     ('b a c a 4', tensor(0), tensor(3))
     """
-
-    name: ClassVar[str] = "index"
 
     @property
     def answers(self) -> int:

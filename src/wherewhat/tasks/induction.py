@@ -1,9 +1,8 @@
-"""Partial induction, which needs both: which attribute was bound to this symbol last?"""
+"""Partial induction, which needs both: which attribute was last bound to this symbol?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -13,7 +12,7 @@ from .retrieval import Retrieval
 
 @dataclass(frozen=True)
 class Induction(Retrieval):
-    """As retrieval, with symbols that repeat: the answer is the attribute of the last occurrence.
+    """Like retrieval, but symbols repeat: the answer is the attribute of the last occurrence.
 
     >>> task = Induction(length=5, symbols=2, attributes=9)
     >>> prompts = task.sample(8, seed=3)
@@ -21,14 +20,12 @@ class Induction(Retrieval):
     ('a5 a1 b6 b1 a8 a', tensor(7), tensor(4))
     """
 
-    name: ClassVar[str] = "induction"
-
     @property
     def fewest_symbols(self) -> int:
         return 2
 
     def sample(self, count: int, seed: int = 0) -> Lookups:
-        """Any symbols and attributes, and a question about the symbol of any of the places: late ones answer most."""
+        """Uniform symbols and attributes; the question is the symbol at a uniform place, so late places answer most."""
         draw = torch.Generator().manual_seed(seed)
         symbols, attributes = (
             torch.randint(kinds, (count, self.length), generator=draw) for kinds in (self.symbols, self.attributes)

@@ -40,7 +40,7 @@ class Letter(HopTask):
         leaves, answer, digits, hops = balanced(count, sizes, draw)
         hops = hops + 1
         path = self._paths(leaves, hops, draw)
-        # Letters in random order, the answer's moved to the place where the path ends: the first `hops` belong to it.
+        # Letters in random order, that of the answer moved to the end of the path: the first `hops` are on the path.
         order = torch.rand(count, self.letters, generator=draw).argsort(1)
         last = hops[:, None] - 1
         order = torch.where(order == answer[:, None], order.gather(1, last), order).scatter(1, last, answer[:, None])
@@ -70,7 +70,7 @@ class Letter(HopTask):
         return Sequences(torch.cat([more, sequences.tokens], 1), sequences.answers, sequences.hops, path)
 
     def _free(self, order: Int[Tensor, "B A"], hops: Int[Tensor, " B"]) -> Bool[Tensor, "B A"]:
-        """The letters that no path token starts with."""
+        """The letters with which no token of the path starts."""
         return torch.empty(order.shape, dtype=torch.bool).scatter(1, order, torch.arange(self.letters) >= hops[:, None])
 
     def _draw(self, free: Bool[Tensor, "B A"], count: int, draw: torch.Generator) -> Int[Tensor, "B T"]:

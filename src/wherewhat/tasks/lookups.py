@@ -1,14 +1,13 @@
-"""What the canonical tasks share: contents, then a question, the last token, whose answer one of the contents carries.
+"""What the canonical tasks share: contents, then a question as the last token. One of the contents carries the answer.
 
-Unless a task says otherwise, answer and place are balanced: all of their combinations occur equally often, as far as
-the number of prompts allows.
+Unless a task documents otherwise, answer and place are balanced: all of their combinations occur equally often, up to
+rounding.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from jaxtyping import Int
@@ -16,21 +15,14 @@ from torch import Tensor
 
 from ..errors import BadInput
 from .hops import balanced, letter_names
+from .labelled import Labelled
 
 
 @dataclass(frozen=True)
-class Lookups:
+class Lookups(Labelled):
     """Token ids, the class of each answer, and the position, from 0, of the content that carries it."""
 
-    tokens: Int[Tensor, "B T"]
-    answers: Int[Tensor, " B"]
     places: Int[Tensor, " B"]
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, rows: slice | Tensor) -> Lookups:
-        return Lookups(self.tokens[rows], self.answers[rows], self.places[rows])
 
 
 @dataclass(frozen=True)
@@ -39,17 +31,20 @@ class LookupTask:
 
     length: int = 16
     symbols: int = 16
-    name: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__.lower()
 
     def __post_init__(self) -> None:
         sizes = {name: size for name, size in vars(self).items() if size < 1}
         if sizes:
             raise BadInput(f"sizes of a task must be positive, got {sizes}")
-        letter_names(self.symbols)  # refuses more than there are
+        letter_names(self.symbols)  # raises if there are too many
 
     @property
     def contents(self) -> int:
-        """How many different contents there are; ids from here on are questions."""
+        """The number of distinct contents; ids from here on are questions."""
         return len(self.words) - self.questions
 
     @property
@@ -58,17 +53,17 @@ class LookupTask:
 
     @property
     def answers(self) -> int:
-        """How many classes an answer may have."""
+        """The number of classes of answers."""
         raise NotImplementedError
 
     @property
     def questions(self) -> int:
-        """How many different questions there are."""
+        """The number of distinct questions."""
         raise NotImplementedError
 
     @cached_property
     def words(self) -> list[str]:
-        """What each token id reads as."""
+        """The text of each token id."""
         raise NotImplementedError
 
     @property
@@ -77,7 +72,7 @@ class LookupTask:
         return torch.arange(self.contents) % self.answers
 
     def encode(self, text: str) -> Int[Tensor, " T"]:
-        """The ids of words separated by blanks."""
+        """The ids of words separated by spaces."""
         return torch.tensor([self.words.index(word) for word in text.split()])
 
     def decode(self, ids: Int[Tensor, " T"]) -> str:

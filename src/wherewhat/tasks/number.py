@@ -43,7 +43,7 @@ class Number(HopTask):
         tokens = torch.empty(count, self.tokens, dtype=torch.long)
         tokens[:, : self.targets] = self._letters((count, self.targets), draw)
         tokens.scatter_(1, leaves[:, None], self._letter_ids(letters)[:, None])
-        # Every integer points to a random earlier position, those of the path to the next one of it.
+        # Every integer points to a random earlier position; those on the path point to its next position.
         places = torch.arange(self.targets, self.tokens)
         tokens[:, self.targets :] = (torch.rand(count, len(places), generator=draw) * places).long() + 1
         steps = path[:, :-1] - path[:, 1:]

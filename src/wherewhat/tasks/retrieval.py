@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from jaxtyping import Int
@@ -26,12 +25,11 @@ class Retrieval(LookupTask):
     """
 
     attributes: int = 16
-    name: ClassVar[str] = "retrieval"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.symbols < self.fewest_symbols:
-            raise BadInput(f"{self.name} with {self.symbols} symbols: it needs {self.fewest_symbols}")
+            raise BadInput(f"{self.name} needs at least {self.fewest_symbols} symbols, got {self.symbols}")
 
     @property
     def fewest_symbols(self) -> int:

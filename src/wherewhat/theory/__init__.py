@@ -1,1 +1,1 @@
-"""Heads whose weights are set by hand, so that theory says where they must land."""
+"""Heads with hand-set weights, and what can be proved about them."""

@@ -1,6 +1,7 @@
-"""P1, Theorem 7: the weight that the right key gets, by where it stands.
+"""P1, Theorem 7: the attention to the right key, by its position.
 
-Too low a frequency makes a positional head lose the middle (a U), one not low enough a symbolic head the ends.
+If the frequency is too low, a positional head loses the middle (a U); if it is not low enough, a symbolic head loses
+the ends (an inverse U).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Weight by place of n keys, for an angle and an inverse temperature.
+# Attention by position of n keys, for an angle and an inverse temperature.
 Curve = Callable[[int, float, float], Float[Tensor, " n"]]
 STEP = 0.02  # of n * angle
 
@@ -31,14 +32,14 @@ def positional_weight(length: int, angle: float, beta: float) -> Float[Tensor, "
 
 
 def symbolic_weight(length: int, angle: float, beta: float) -> Float[Tensor, " n"]:
-    """H_SYM forced to turn: the match gets beta cos(angle * steps from the middle), all others 0."""
+    """H_SYM with forced rotation: the match gets the logit beta cos(angle * steps from the middle), all others 0."""
     middle = torch.arange(length, dtype=torch.float64) - (length - 1) / 2
     match = (beta * torch.cos(angle * middle)).exp()
     return match / (match + length - 1)
 
 
 def fall_to_the_middle(curve: Float[Tensor, " n"]) -> float:
-    """The smallest step towards the middle, from both ends, in units of the largest weight: positive for a U.
+    """The smallest decrease of one step towards the middle, from both ends, relative to the maximum: positive for a U.
 
     >>> fall_to_the_middle(torch.tensor([1.0, 0.5, 0.25, 0.5, 1.0]))
     0.25
@@ -49,7 +50,7 @@ def fall_to_the_middle(curve: Float[Tensor, " n"]) -> float:
 
 
 def reach(curve: Curve, sign: int, length: int, beta: float) -> float:
-    """The largest n * angle, up to a step, below which the curve is a U (sign 1) or an inverse U (-1) throughout."""
+    """The largest n * angle, to within a step, up to which the curve is always a U (sign 1) or an inverse U (-1)."""
     turns = 0.0
     while fall_to_the_middle(sign * curve(length, (turns + STEP) / length, beta)) > 0:
         turns += STEP

@@ -1,8 +1,8 @@
-"""Why a pure head must fail: two inputs that it cannot tell apart, with different answers.
+"""Why a pure head must fail: two inputs with different answers that it cannot distinguish.
 
-A head that looks at what says the same when two contents change places (P1, Theorem 2). A head that looks at where,
-and says the attribute of what it finds there, says the same when two symbols change places and their attributes stay
-(P1, Theorem 4). So each exchange that changes the answer makes the head wrong at least once.
+A symbolic head ("what") has the same output when two contents are exchanged (P1, Theorem 2). A positional head
+("where") that outputs the attribute at some position has the same output when two symbols are exchanged and their
+attributes stay (P1, Theorem 4). So for each exchange that changes the answer, the head is wrong at least once.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch import Tensor
 
 from ..lab import Transformer
 from ..tasks import Letter, LookupTask, Retrieval
-from .constructions import Task, projection
+from .constructions import SolvableTask, projection
 from .head import Head
 
 Kind = Literal["where", "what"]
-ALIKE = 1e-9  # outputs no further apart differ by rounding only
+ALIKE = 1e-9  # outputs that differ by no more differ by rounding only
 
 
 class Pairs(NamedTuple):
-    """Inputs, then their partners: the same but for an exchange, with another answer."""
+    """Inputs, and partners that differ by one exchange and have another answer."""
 
     tokens: Int[Tensor, "2 B T"]
     answers: Int[Tensor, "2 B"]
@@ -32,38 +32,38 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Witness:
-    """Two inputs, what should be said, what is said; `apart` is the largest difference between the outputs."""
+    """Two inputs with their answers and the predictions; `apart` is the largest difference between the two outputs."""
 
     kind: Kind
     inputs: tuple[str, ...]
     answers: tuple[str, ...]
-    said: tuple[str, ...]
+    predictions: tuple[str, ...]
     apart: float
 
     def __str__(self) -> str:
         verdicts = [
-            "right" if said == answer else "wrong" for said, answer in zip(self.said, self.answers, strict=True)
+            "right" if one == answer else "wrong" for one, answer in zip(self.predictions, self.answers, strict=True)
         ]
-        lines = map("{}  answer {}, it says {}: {}".format, self.inputs, self.answers, self.said, verdicts)
+        lines = map("{}  answer {}, predicted {}: {}".format, self.inputs, self.answers, self.predictions, verdicts)
         return "\n".join(
-            [f"To a head that looks at {self.kind} these are one (outputs {self.apart:.0e} apart):", *lines]
+            [f"A head that looks at {self.kind} cannot distinguish these (outputs differ by {self.apart:.0e}):", *lines]
         )
 
 
-def find_witness(model: Transformer, task: Task, kind: Kind, seed: int = 0) -> Witness | None:
-    """A pair of inputs on which the head must be wrong; none if it tells all that were tried apart.
+def find_witness(model: Transformer, task: SolvableTask, kind: Kind, seed: int = 0) -> Witness | None:
+    """A pair of inputs on one of which the head must be wrong; None if it distinguishes all pairs that were tried.
 
     >>> task = Retrieval(length=4, symbols=4, attributes=4)
     >>> print(find_witness(pure_head(task, "where").transformer(), task, "where"))
-    To a head that looks at where these are one (outputs ... apart):
-    d2 b1 a1 c4 b  answer 1, it says 1: right
-    d2 c1 a1 b4 b  answer 4, it says 1: wrong
+    A head that looks at where cannot distinguish these (outputs differ by ...):
+    d2 b1 a1 c4 b  answer 1, predicted 1: right
+    d2 c1 a1 b4 b  answer 4, predicted 1: wrong
     """
     pairs = exchanged(task, kind, 64, seed)
-    outputs = say(model, pairs)
+    outputs = output_logits(model, pairs)
     apart = outputs.diff(dim=0).abs().amax((0, 2))
-    said, names = outputs.argmax(-1), answer_names(task)
-    best = ((said == pairs.answers).sum(0) + 1) * (apart <= ALIKE)  # right once is more telling than never
+    predictions, names = outputs.argmax(-1), answer_names(task)
+    best = ((predictions == pairs.answers).sum(0) + 1) * (apart <= ALIKE)  # prefer pairs with one right answer
     if not best.any():
         return None
     row = int(best.argmax())
@@ -71,17 +71,17 @@ def find_witness(model: Transformer, task: Task, kind: Kind, seed: int = 0) -> W
         kind=kind,
         inputs=tuple(map(task.decode, pairs.tokens[:, row])),
         answers=tuple(names[answer] for answer in pairs.answers[:, row]),
-        said=tuple(names[answer] for answer in said[:, row]),
+        predictions=tuple(names[answer] for answer in predictions[:, row]),
         apart=apart[row].item(),
     )
 
 
-def exchanged(task: Task, kind: Kind, count: int, seed: int = 0) -> Pairs:
-    """Inputs of one hop, and partners in which the answer's place and a random other have been exchanged.
+def exchanged(task: SolvableTask, kind: Kind, count: int, seed: int = 0) -> Pairs:
+    """Inputs of one hop, and partners in which the answer's position and another random one are exchanged.
 
-    For heads that look at what: two contents of one symbol (any, where contents are all that counts). For heads that
-    look at where: the symbols of two contents, whose attributes stay; the later one then answers. Of `count` inputs
-    those remain whose answer changes.
+    For symbolic heads ("what"), two contents of the same symbol are exchanged (any two, if the content itself is
+    the answer). For positional heads ("where"), the symbols of two contents are exchanged and their attributes stay;
+    the later one then holds the answer. Of `count` inputs, those whose answer changes are kept.
     """
     if isinstance(task, LookupTask):
         drawn = task.sample(count, seed)
@@ -105,29 +105,29 @@ def exchanged(task: Task, kind: Kind, count: int, seed: int = 0) -> Pairs:
     return Pairs(torch.stack([tokens, partners])[:, kept], answers[kept].T)
 
 
-def say(model: Transformer, pairs: Pairs) -> Float[Tensor, "2 B V"]:
-    """What the model says of every answer, after each input."""
+def output_logits(model: Transformer, pairs: Pairs) -> Float[Tensor, "2 B V"]:
+    """The logits over answers after each input."""
     with torch.no_grad():
         return model(pairs.tokens.flatten(0, 1), last=True)[:, 0].unflatten(0, (2, -1))
 
 
-def pure_head(task: Task, kind: Kind, seed: int = 0, planes: int = 4) -> Head:
+def pure_head(task: SolvableTask, kind: Kind, seed: int = 0, planes: int = 4) -> Head:
     """A random head of one kind: without positions, or with one key for all tokens.
 
-    One that looks at what may say anything; one that looks at where says the attribute (identity values and the
-    projection F of Theorem 4, without which it could look up pairs in what it says).
+    A symbolic head ("what") has random values. A positional one ("where") outputs the attribute: identity values and
+    the projection F of Theorem 4, without which its values could look up pairs.
     """
     draw = torch.Generator().manual_seed(seed)
-    said = projection(task)
-    queries, keys = torch.randn(2, len(said), 2 * planes, generator=draw)
+    attribute = projection(task)
+    queries, keys = torch.randn(2, len(attribute), 2 * planes, generator=draw)
     if kind == "what":
-        return Head((), queries, keys, torch.randn(said.shape, generator=draw))
+        return Head((), queries, keys, torch.randn(attribute.shape, generator=draw))
     angles = torch.rand(planes, generator=draw).tolist()
-    return Head(tuple(angles), queries, keys[:1].expand_as(keys), said)
+    return Head(tuple(angles), queries, keys[:1].expand_as(keys), attribute)
 
 
-def answer_names(task: Task) -> list[str]:
-    """What each answer reads as: an attribute is a number, all else a word."""
+def answer_names(task: SolvableTask) -> list[str]:
+    """The name of each answer: an attribute is a number, any other answer a word."""
     if isinstance(task, (Retrieval, Letter)):
         return [str(number) for number in range(1, projection(task).shape[1] + 1)]
     return task.words if isinstance(task, LookupTask) else task.symbols

@@ -1,0 +1,136 @@
+"""Options that commands share."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import BadInput
+from ..remote import local_copy
+
+
+def option(help: str, default: str | None = None, *flags: str, **settings: Any) -> Any:
+    """An option with its help text and, where its default is computed, what help says about the default."""
+    return typer.Option(*flags, help=help, show_default=default or True, **settings)
+
+
+def flag(name: str, help: str) -> Any:
+    """An option without a value and without a --no- form."""
+    return typer.Option(name, help=help)
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub ID, local folder or .gguf file.")]
+Revision = Annotated[str | None, option("Branch, tag or commit on the hub.")]
+Dtype = Annotated[str, option("Number type of the weights: float32, bfloat16 or float16.")]
+Device = Annotated[str, option("Device of the model, such as cpu, cuda or cuda:1.")]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        help="Spread a big model over devices and disk: auto, or with memory limits auto:0=20GB,cpu=50GB. "
+        "Needs accelerate."
+    ),
+]
+TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def folder_here(place: str | Path) -> Path:
+    """The folder for an option or argument: a path, or the local copy of a remote folder given by its URL."""
+    try:
+        return local_copy(place)
+    except BadInput as error:
+        print(f"wherewhat: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+
+
+folder_option = partial(typer.Option, parser=folder_here, metavar="FOLDER")
+folder_argument = partial(typer.Argument, parser=folder_here)
+
+
+def output_folder(help: str, default: str | None = None) -> Any:
+    """The option -o/--output, the folder of a result."""
+    return folder_option("-o", "--output", help=help, show_default=default or True)
+
+
+WHERE = "Where cells are computed"
+Jobs = Annotated[
+    int,
+    typer.Option(min=1, help="Compute this many cells in parallel, each in its own process.", rich_help_panel=WHERE),
+]
+Ray = Annotated[
+    str | None, typer.Option(help="Compute cells on a Ray cluster: local, auto or host:port.", rich_help_panel=WHERE)
+]
+GpusPerCell = Annotated[float, typer.Option(min=0, help="With --ray: GPUs per cell.", rich_help_panel=WHERE)]
+MemoryPerCell = Annotated[
+    float, typer.Option(min=0, help="With --ray: gigabytes of memory per cell.", rich_help_panel=WHERE)
+]
+SPREAD: dict[str, tuple[Any, Any]] = {
+    "jobs": (Jobs, 1),
+    "ray": (Ray, None),
+    "gpus_per_cell": (GpusPerCell, 0.0),
+    "memory_per_cell": (MemoryPerCell, 0.0),
+}
+
+
+LOADING: dict[str, tuple[Any, Any]] = {
+    "revision": (Revision, None),
+    "dtype": (Dtype, "float32"),
+    "device": (Device, "cpu"),
+    "device_map": (DeviceMap, None),
+    "trust_remote_code": (TrustRemoteCode, False),
+}
+
+
+def model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --revision, --dtype, --device, --device-map and --trust-remote-code to a command that loads a model.
+
+    The command receives them as `**loading`, which it passes to the function of the library.
+    """
+    return _with_options(command, command, LOADING)
+
+
+def in_cells(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --jobs and --ray to a command whose study runs as cells, and compute the cells accordingly."""
+
+    @wraps(command)
+    def spread(**options: Any) -> None:
+        jobs, ray, gpus, memory = (options.pop(name) for name in SPREAD)
+        if ray is None and (gpus or memory):
+            raise BadInput("--gpus-per-cell and --memory-per-cell need --ray")
+        if ray is not None and jobs > 1:
+            raise BadInput("--jobs computes on this machine, --ray on a cluster: give only one of them")
+        if ray is None and jobs == 1:
+            return command(**options)
+        from ..cells.executors import ProcessExecutor, executing
+        from ..cells.ray import RayExecutor
+        from ..display.terminal import cell_status
+
+        with executing(ProcessExecutor(jobs) if ray is None else RayExecutor(ray, gpus, memory), cell_status):
+            return command(**options)
+
+    return _with_options(spread, command, SPREAD)
+
+
+def _with_options(
+    wrapper: Callable[..., None], command: Callable[..., None], options: dict[str, tuple[Any, Any]]
+) -> Callable[..., None]:
+    """Give the wrapper the signature of the command plus these options: typer reads options from the signature."""
+    known = inspect.signature(command, eval_str=True)
+    parameters = [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in known.parameters.values()
+        if one.kind is not inspect.Parameter.VAR_KEYWORD
+    ] + [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in options.items()
+    ]
+    vars(wrapper)["__signature__"] = known.replace(parameters=parameters)
+    wrapper.__annotations__ = {one.name: one.annotation for one in parameters}
+    return wrapper

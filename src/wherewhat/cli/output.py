@@ -1,0 +1,63 @@
+"""What commands show: progress, sentences, results; quiet libraries; and what Control-C does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+@contextmanager
+def stoppable(kept: str = "nothing was measured yet") -> Iterator[None]:
+    """Control-C ends the command with one line that states what is kept, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        print(f"wherewhat: stopped; {str(stop) or kept}", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def study(
+    as_json: bool = False, kept: str = "nothing was measured yet", quiet: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Yield `progress` (a bar) and `say` (lines on standard error) for the function that a command calls.
+
+    Control-C ends the command with one line that states what is `kept`; with --json nothing is shown.
+    """
+    from rich.console import Console
+
+    from ..display.terminal import progress_bar
+
+    if quiet:
+        quiet_libraries()
+    screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True, markup=False)
+    with stoppable(kept), progress_bar(screen) as progress:
+        yield {"progress": progress, "say": screen.print}
+
+
+def standard_output() -> Any:
+    """The console for results; text from models and prompts is never interpreted as markup."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False)
+
+
+def saved(folder: str | Path, as_json: bool = False) -> None:
+    """Print on standard error where a result was saved."""
+    if not as_json:
+        print(f"Saved in {folder}", file=sys.stderr)
+
+
+def quiet_libraries() -> None:
+    """Silence the progress bars and advice of transformers and other libraries."""
+    os.environ["TQDM_DISABLE"] = "1"
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

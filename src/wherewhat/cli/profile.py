@@ -1,0 +1,173 @@
+"""Commands that measure a model and show what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..words import model_name
+from .options import AsJson, Model, Seed, flag, folder_argument, in_cells, model_options, option, output_folder
+from .output import saved, standard_output, study
+
+app = typer.Typer()
+HEADLINES = """model level tau accuracy answer_probability by_position correlation medians sinks left_out swaps
+sensitivity warnings self_check""".split()
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, output_folder("Folder for both profiles and the page.")] = Path("demo"),
+    prompts: Annotated[int, option("Number of sequences of each task to measure on.")] = 64,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Profile the two small models that ship with wherewhat: one task needs positions, the other does not.
+
+    Writes both profiles, and report.html: an interactive page that also replays how the models learnt.
+
+    [bold]Examples:[/bold]
+
+    wherewhat demo --prompts 200
+    """
+    import wherewhat as ww
+
+    from ..explorer.page import explorer_html
+    from ..files import write_atomically
+    from ..results import records
+    from ..studies.multihop.terminal import show_demo
+
+    with study(as_json) as listening:
+        shown = ww.demo(folder, prompts=prompts, seed=seed, **listening)
+    page = folder / "report.html"
+    write_atomically(page, explorer_html(list(shown.results.values()), list(shown.results)))
+    if as_json:
+        models = {
+            name: {headline: found.about[headline] for headline in HEADLINES} | {"heads": records(found.heads)}
+            for name, found in shown.profiles.items()
+        }
+        print(json.dumps(models | {"report": str(page)}))
+    else:
+        show_demo(shown, standard_output())
+        saved(f"{folder}; open {page} in a browser to explore the profiles")
+
+
+@app.command()
+@in_cells
+@model_options
+def profile(
+    model: Model,
+    folder: Annotated[Path | None, output_folder("Folder for the profile.", "profiles/MODEL")] = None,
+    task: Annotated[str, option("binding | repeats | a .jsonl file of prompts | a .txt file.")] = "binding",
+    kind: Annotated[str | None, option("binding: color, fruit, city or animal.", "color")] = None,
+    template: Annotated[str | None, option("binding: plain, favorite, record or owner.", "plain")] = None,
+    pairs: Annotated[int | None, option("binding: statements per prompt, 2 to 512.", "64, or as many as fit")] = None,
+    samples: Annotated[int | None, option("Number of prompts.", "8")] = None,
+    chat: Annotated[bool | None, option("binding: apply the model's chat template.", "no-chat")] = None,
+    width: Annotated[int | None, option(".txt file: tokens per block.", "8")] = None,
+    level: Annotated[
+        str, option("keys: swap inside each head | prompt: swap in the prompt and rerun the model.")
+    ] = "keys",
+    swaps: Annotated[int | None, option("level prompt: most swaps to run per prompt.", "128")] = None,
+    tau: Annotated[float, option("Temperature of the weights over swaps; inf: unweighted mean.")] = 1e-4,
+    overwrite: Annotated[bool, flag("--overwrite", "Replace a profile with other settings.")] = False,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    **loading: Any,
+) -> None:
+    """Measure whether each head and frequency of a model attends by position (where) or by symbol (what).
+
+    An interrupted profile resumes when the command is rerun. Models that add positions to their embeddings, such as GPT-2, can only be measured at level prompt.
+
+    A .jsonl file holds one prompt per line, with its blocks as spans of characters (start, stop):
+
+    {"text": "A list. Ann likes red. Bob likes tan. Ann likes", "blocks": [[7, 22], [22, 37]], "answer": " red"}
+
+    or of tokens, with "ids": [5, 17, ...] instead of "text". "answer" is optional.
+
+    [bold]Examples:[/bold]
+
+    wherewhat profile models/SmolLM2.Q4_1.gguf -o profiles/smollm2 --pairs 64 --samples 8
+    """  # noqa: E501 - a paragraph of help is one line
+    import wherewhat as ww
+
+    folder = folder or Path("profiles") / model_name(model)
+    with study(as_json) as listening:
+        found = ww.profile(
+            model, folder=folder, task=task, kind=kind, template=template, pairs=pairs, samples=samples, chat=chat,
+            width=width, level=level, swaps=swaps, tau=tau, overwrite=overwrite, seed=seed, **loading, **listening,
+        )  # fmt: skip
+    if as_json:
+        print(json.dumps({name: found.about[name] for name in HEADLINES} | {"folder": f"{folder}"}))
+    else:
+        from ..studies.profile.terminal import show_profile
+
+        show_profile(found, standard_output())
+        saved(folder)
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, folder_argument(metavar="A", help="Folder of a profile.")],
+    b: Annotated[Path, folder_argument(metavar="B", help="Folder of another profile.")],
+    folder: Annotated[Path | None, output_folder("Folder for the comparison.")] = None,
+    movers: Annotated[int, option("Number of heads to list, those that moved most.", min=0)] = 8,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two profiles head by head, with intervals over prompts.
+
+    Nothing is saved without --output.
+
+    [bold]Examples:[/bold]
+
+    wherewhat compare profiles/smollm2 profiles/smollm2-chat
+    """
+    import wherewhat as ww
+
+    from ..results import records
+    from ..studies.profile.terminal import show_comparison
+
+    found = ww.compare(a, b, folder=folder, seed=seed)
+    if as_json:
+        print(json.dumps(found.about | {"heads": None if found.heads is None else records(found.heads)}))
+    else:
+        show_comparison(found, (str(a), str(b)), movers, standard_output())
+    if folder is not None:
+        saved(folder, as_json)
+
+
+@app.command()
+@model_options
+def doctor(
+    model: Model,
+    folder: Annotated[Path | None, output_folder("Folder for the diagnosis.")] = None,
+    as_json: AsJson = False,
+    **loading: Any,
+) -> None:
+    """Compare the measured rotation, windows and scaling of every layer with what the configuration declares.
+
+    Exit code 0: healthy; 1: something is not as declared. Nothing is saved without --output.
+
+    Weights laid out for the other pairing of dimensions cannot be detected this way: the rotation itself is then as declared.
+
+    [bold]Examples:[/bold]
+
+    wherewhat doctor models/SmolLM2.Q4_1.gguf
+    """  # noqa: E501 - a paragraph of help is one line
+    import wherewhat as ww
+
+    from ..studies.doctor.terminal import show_diagnosis
+
+    with study(as_json) as listening:
+        diagnosis = ww.doctor(model, folder=folder, **loading, **listening)
+    if as_json:
+        print(json.dumps({"model": model} | diagnosis.as_dict()))
+    else:
+        show_diagnosis(diagnosis, standard_output())
+    if folder is not None:
+        saved(folder, as_json)
+    if not diagnosis.healthy:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""The page on which heads are explored, and figures for print."""

@@ -1,0 +1,218 @@
+"""The data of the explorer: profiles, series, lengths and atlases as JSON, with arrays in base64."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.kinds import HIGH, LOW
+from ..studies.ablation.ablate import Ablation
+from ..studies.atlas.atlas import Atlas
+from ..studies.dynamics.dynamics import GAMMA, Dynamics
+from ..studies.lengths.lengths import Lengths
+from ..studies.lengths.paper import published_accuracy
+from ..studies.profile.result import Profile, dense_frequencies, head_labels, numbered_heads
+from ..tasks.hops import PLACES
+from .data_ablation import effects_data
+from .data_atlas import atlas_data
+from .load import Source
+from .sentences import length_sentences, profile_sentences, series_sentences
+
+HEADS = """positional positional_low positional_high symbolic symbolic_low symbolic_high entropy variance
+exclusion_bound positional_without_first symbolic_without_first mean_frequency previous_token induction sink""".split()
+FREQUENCIES = ("positional", "symbolic", "use_norm", "use_max")
+SERIES = ("positional", "symbolic", "entropy", "mean_frequency")
+REPEATED = ("model", "revision", "architecture", "level", "tau", "settings", "thresholds", "correlation", "medians",
+            "accuracy", "sinks", "left_out", "swaps", "sensitivity", "self_check", "versions")  # fmt: skip
+OPTIONS = ("task", "kind", "template", "pairs", "samples", "width", "level", "swaps", "tau", "dtype", "seed")
+
+
+def source_data(source: Source, name: str, ablation: Ablation | None = None) -> dict[str, Any]:
+    """Everything that the page shows of a result.
+
+    >>> source_data(Profile.load("profiles/smollm2"), "SmolLM2")["type"]             # doctest: +SKIP
+    'profile'
+    """
+    if isinstance(source, Profile):
+        return profile_data(source, name, ablation)
+    if isinstance(source, Atlas):
+        described, arrays = atlas_data(source, name)
+        return described | {"arrays": {key: encoded(values) for key, values in arrays.items()}}
+    return series_data(source, name) if isinstance(source, Dynamics) else lengths_data(source, name)
+
+
+def profile_data(profile: Profile, name: str, ablation: Ablation | None = None) -> dict[str, Any]:
+    """Heads, frequencies, the table of swaps and the first prompt of a profile, and the effects of ablating heads."""
+    about, tensors = profile.about, profile.tensors
+    heads = numbered_heads(profile)
+    there = ~tensors["block_attention"][0].isnan().all(-1)  # some layers have fewer heads than others
+    prompt = about["prompts"][0]
+    width = prompt["blocks"][0][1] - prompt["blocks"][0][0]
+    blocks = len(prompt["blocks"])
+    arrays: dict[str, Any] = {column: heads[column].to_numpy("f8") for column in HEADS}
+    arrays |= {"row": there.nonzero()[:, 0].numpy().astype("i4"), "head": heads["head"].to_numpy("i4")}
+    arrays["attention"] = (tensors["block_attention"][0, ..., :blocks][there] * width).float().numpy()
+    if "log_mass" in tensors:
+        arrays["mass"] = tensors["log_mass"][there].half().numpy()
+    frequencies, dense = dense_frequencies(heads, profile.frequencies)
+    effects, changes = effects_data(heads, ablation) if ablation else (None, {})
+    rows = heads.assign(row=arrays["row"]).drop_duplicates("row")
+    return {
+        "type": "profile",
+        "name": name,
+        "sentences": profile_sentences(profile),
+        "warnings": about["warnings"],
+        "labels": head_labels(heads),
+        "layers": rows["layer"].tolist(),
+        "kv_heads": heads["kv_head"].tolist(),
+        "thresholds": about["thresholds"],
+        "frequencies": frequencies,
+        "arrays": {key: encoded(values) for key, values in (arrays | dense | changes).items()},
+        "effects": effects,
+        "blocks": blocks,
+        "table": about["table"],
+        "prompt": shown_prompt(prompt) | {"of": len(about["prompts"])},
+        "command": profile_command(about),
+        "about": {key: about[key] for key in REPEATED if key in about},
+    }
+
+
+def series_data(watched: Dynamics, name: str) -> dict[str, Any]:
+    """Every head at every step, accuracy by hops, and the step at which each head became pure."""
+    last = watched.heads.query("query == 0").sort_values(["step", "layer", "head"])
+    steps = np.unique(last["step"])
+    first: Any = last[last["step"] == steps[0]].assign(nth=0)
+    arrays: dict[str, Any] = {column: last[column].to_numpy("f4") for column in SERIES}
+    arrays |= {"row": first["layer"].rank(method="dense").to_numpy("i4") - 1, "head": first["head"].to_numpy("i4")}
+    hops = sorted(set(watched.accuracy["hops"]))
+    shares: Any = watched.accuracy.sort_values(["step", "hops"])["accuracy"]
+    arrays["accuracy"] = shares.to_numpy("f4")
+    pure: Any = watched.purity[watched.purity["gamma"] == GAMMA]
+    return {
+        "type": "series",
+        "name": name,
+        "sentences": series_sentences(watched, GAMMA),
+        "warnings": [
+            f"checkpoint {one} was not measured: {why}" for one, why in watched.about.get("failed", {}).items()
+        ],
+        "labels": head_labels(first),
+        "layers": sorted(set(first["layer"].tolist())),
+        "thresholds": {"high": HIGH, "low": LOW},
+        "steps": steps.tolist(),
+        "hops": hops,
+        "pure": {f"{row['layer']}.{row['head']}": row["step"] for row in pure.to_dict("records")},
+        "gamma": GAMMA,
+        "arrays": {key: encoded(values) for key, values in arrays.items()},
+        "command": series_command(watched.about),
+        "about": watched.about,
+    }
+
+
+def lengths_data(found: Lengths, name: str) -> dict[str, Any]:
+    """Right answers by length and hops, published values, and the attention of every head at every length."""
+    heads: Any = found.heads.sort_values(["length", "layer", "head"])
+    loss: Any = found.loss.sort_values(["layer", "head"]).assign(nth=0)
+    shares = found.accuracy.sort_values(["length", "hops"])
+    arrays = {f"accuracy{end}": shares[end.strip("_") or "accuracy"].to_numpy("f4") for end in ("", "_low", "_high")}
+    arrays |= {place: heads[place].to_numpy("f4") for place in PLACES}
+    arrays |= {column: loss[column].to_numpy("f8") for column in ("measured", "predicted")}
+    arrays |= {"row": loss["layer"].rank(method="dense").to_numpy("i4") - 1, "head": loss["head"].to_numpy("i4")}
+    grid, about = sorted(set(shares["length"])), found.about
+    words = ["wherewhat", "lengths", about.get("model", about["task"]), "--prompts", str(about["prompts"])]
+    words += ["--longest", str(grid[-1]), "--seed", str(about["seed"])]
+    words += ["--sharpen"] * bool(about.get("sharpened"))
+    return {
+        "type": "lengths",
+        "name": name,
+        "sentences": length_sentences(found),
+        "warnings": [],
+        "labels": head_labels(loss),
+        "layers": sorted(set(loss["layer"].tolist())),
+        "lengths": grid,
+        "hops": sorted(set(shares["hops"])),
+        "asked": shares["asked"].max().item(),
+        "published": [[at, share] for at, share in published_accuracy(about["task"], grid).items()],
+        "arrays": {key: encoded(values) for key, values in arrays.items()},
+        "command": shlex.join(words),
+        "about": about,
+    }
+
+
+def shown_prompt(prompt: dict[str, Any]) -> dict[str, Any]:
+    """The text of a prompt in pieces, each with the block that it belongs to; the last piece is the query.
+
+    Without the text of its tokens, blocks are located by their labels; without labels they are only numbered.
+    """
+    blocks, tokens = prompt["blocks"], prompt.get("tokens") or ()
+    pieces: list[dict[str, Any]] = []
+    if tokens:
+        ends = [0, *(edge for span in blocks for edge in span), len(tokens) - 1, len(tokens)]
+        members = {tuple(span): number for number, span in enumerate(blocks)}
+        for start, stop in pairwise(ends):
+            if start < stop:
+                pieces.append({"text": "".join(tokens[start:stop]), "block": members.get((start, stop))})
+    else:
+        text, at = prompt["text"], 0
+        labels = prompt["labels"] or ["" for _ in blocks]
+        for number, label in enumerate(labels):
+            found = text.find(label, at) if label else -1
+            if found > at:
+                pieces.append({"text": text[at:found], "block": None})
+            shown = label if found >= 0 else f" [block {number + 1}{': ' if label else ''}{label}] "
+            pieces.append({"text": shown, "block": number})
+            at = max(at, found + len(label))
+        pieces.append({"text": text[at:], "block": None})
+    return {
+        "pieces": pieces, "query": bool(tokens), "target": prompt["target"], "says": prompt.get("says", ""),
+        "tokens": len(prompt["ids"]),
+    }  # fmt: skip
+
+
+def profile_command(about: dict[str, Any]) -> str:
+    """The command that repeats this profile."""
+    settings = about["settings"]
+    if "command" in about:
+        return about["command"]
+    if "task" not in settings:
+        return "ww.profile(model, prompts), called from Python with its own prompts"
+    words = ["wherewhat", "profile", about["model"]]
+    if about.get("revision"):
+        words += ["--revision", about["revision"]]
+    for option in OPTIONS:
+        if settings.get(option) is not None:
+            words += [f"--{option}", str(settings[option])]
+    return shlex.join(words + (["--chat"] if settings.get("chat") else []))
+
+
+def series_command(about: dict[str, Any]) -> str:
+    """The command that repeats this series; a series without a run or models is part of a reproduction."""
+    models = about.get("models")
+    if not models and "run" not in about:
+        return "wherewhat reproduce dynamics -o runs"
+    words = ["wherewhat", "dynamics", *(models or [about["run"]])]
+    words += ["--revisions", about["revisions"]] if "revisions" in about else []
+    words += ["--dtype", about["dtype"]] if about.get("dtype", "float32") != "float32" else []
+    words += ["--prompts", str(about["prompts"]), "--tau", str(about["tau"])]
+    return shlex.join(words + (["--pairs", str(about["pairs"]), "--seed", str(about["seed"])] if models else []))
+
+
+def encoded(values: np.ndarray) -> dict[str, str]:
+    """An array as the page reads it: its type, and its little-endian bytes in base64."""
+    kind = values.dtype.newbyteorder("<")
+    return {"type": kind.str[1:], "base64": base64.b64encode(np.ascontiguousarray(values, kind).tobytes()).decode()}
+
+
+def names_of(sources: Sequence[Source], folders: Sequence[Path | None] | None = None) -> list[str]:
+    """One name per result; results of the same model are distinguished by their folders, or numbered."""
+    names = [source.name for source in sources]
+    marks = [str(number) for number in range(1, len(names) + 1)]
+    for at, folder in enumerate(folders or ()):
+        if folder is not None:
+            marks[at] = folder.parent.name if folder.name == "dynamics" else folder.name
+    return [f"{name} ({mark})" if names.count(name) > 1 else name for name, mark in zip(names, marks, strict=True)]

@@ -1,0 +1,60 @@
+"""Results as `report` and `plot` take them: objects or folders, one or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..errors import BadInput
+from ..remote import local_copy
+from ..studies.ablation.ablate import Ablation
+from ..studies.atlas.atlas import Atlas
+from ..studies.dynamics.dynamics import Dynamics
+from ..studies.lengths.lengths import Lengths
+from ..studies.profile.result import Profile
+
+Drawable = Profile | Dynamics | Atlas  # what `plot` draws
+Source = Drawable | Lengths  # what the page shows by itself
+Shown = Source | Ablation  # an ablation joins the profile of its model
+# The file that marks a folder as holding each kind of result.
+KINDS: dict[type[Shown], str] = {kind: kind.FILE for kind in (Atlas, Dynamics, Profile, Lengths)}
+KINDS[Ablation] = Ablation.FILE
+
+
+def open_results(
+    results: Shown | str | Path | Sequence[Shown | str | Path],
+) -> Iterator[tuple[list[Shown], Path | None]]:
+    """What each argument holds: one object, or every result of a folder and the folder."""
+    for result in [results] if isinstance(results, str) or not isinstance(results, Sequence) else results:
+        if isinstance(result, (str, Path)):
+            folder = local_copy(result)
+            yield load_results(folder), folder
+        elif isinstance(result, tuple(KINDS)):
+            yield [result], None
+        else:
+            raise BadInput(f"neither a folder nor a result that can be shown: {type(result).__name__}")
+
+
+def load_results(folder: Path) -> list[Shown]:
+    """Every result in a folder that can be shown; the folder of a training run stands for its dynamics."""
+    found: list[Shown] = []
+    for kind, file in KINDS.items():
+        places = (folder, folder / "dynamics") if kind is Dynamics else (folder,)
+        found += [kind.load(place) for place in places if (place / file).exists()]
+    if not found and (folder / "run.json").exists():
+        raise BadInput(f"{folder}: the checkpoints of this run are not scored yet; run wherewhat dynamics {folder}")
+    if not found:
+        raise BadInput(f"{folder}: holds no profile, dynamics, lengths, ablation or atlas")
+    return found
+
+
+def load_drawable(results: Drawable | str | Path | Sequence[Drawable | str | Path]) -> list[Drawable]:
+    """One result to draw per argument."""
+    drawn: list[Drawable] = []
+    for held, folder in open_results(results):
+        first = next((result for result in held if isinstance(result, Drawable)), None)
+        if first is None:
+            where = f"{folder}: " if folder else ""
+            raise BadInput(f"{where}figures are drawn from a profile, dynamics or an atlas")
+        drawn.append(first)
+    return drawn

@@ -1,0 +1,183 @@
+"""What every study returns: tables, tensors and provenance, saved in one folder with a digest of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pandas as pd
+from safetensors.torch import save as tensor_bytes
+
+from .errors import BadInput
+from .files import read_table, read_tensors, table_bytes, write_atomically, write_table
+from .words import model_name
+
+Progress = Callable[[str, float | int, int], None]  # the current task, how much of it is done, and the total
+AnyResult = TypeVar("AnyResult", bound="Result")
+Say = Callable[[str], None]  # a sentence for the user
+
+
+def ignore_progress(what: str, done: float | int, total: int) -> None:
+    """The default of every `progress` parameter."""
+
+
+def ignore_sentence(sentence: str) -> None:
+    """The default of every `say` parameter."""
+
+
+class Result:
+    """Base class of all results: a frozen dataclass whose fields are tables, dictionaries of tensors, and `about`.
+
+    `save` writes each table to NAME.parquet, each dictionary of tensors to NAME.safetensors, and `about` last to
+    `FILE`, together with the SHA-256 digest of every file: a folder that holds `FILE` is complete. `load` checks the
+    digests. A field that is None has no file.
+
+    A subclass names its `file`, the JSON file that marks a folder as holding this result, and its `kind`, what error
+    messages call it; optionally the `remedy` for a damaged folder, and the `subfolder` of its tables.
+    """
+
+    FILE: ClassVar[str]
+    KIND: ClassVar[str]
+    REMEDY: ClassVar[str] = "rerun the command that made it"
+    SUBFOLDER: ClassVar[str] = ""
+
+    about: dict[str, Any]
+
+    def __init_subclass__(cls, **named: str) -> None:
+        for name, value in named.items():
+            setattr(cls, name.upper(), value)
+
+    @property
+    def name(self) -> str:
+        """Its title, or the model without the folders of its path."""
+        return self.about.get("title") or model_name(self.about.get("model", self.KIND))
+
+    def save(self, folder: str | Path) -> None:
+        """Write all files atomically, `FILE` last."""
+        contents: dict[str, bytes] = {}
+        for name, path in self._paths().items():
+            value = getattr(self, name)
+            if value is not None:
+                contents[path] = table_bytes(value) if isinstance(value, pd.DataFrame) else tensor_bytes(value)
+        for path, content in contents.items():
+            write_atomically(Path(folder) / path, content)
+        digests = {path: _sha256(content) for path, content in contents.items()}
+        digests[self.FILE] = _sha256(_canonical(self.about))
+        about = json.dumps(self.about | {"sha256": digests}, indent=1, allow_nan=False)
+        write_atomically(Path(folder) / self.FILE, about + "\n")
+
+    @classmethod
+    def load(cls: type[AnyResult], folder: str | Path) -> AnyResult:
+        """Read a saved result; a file that is missing or damaged is named in the error."""
+        about = cls.read_about(folder)
+        if about is None:
+            raise BadInput(f"{folder}: no {cls.KIND} here ({cls.FILE} is missing)")
+        digests = about.pop("sha256")
+        values: dict[str, Any] = {"about": about}
+        for name, file in cls._paths().items():
+            path = Path(folder) / file
+            if file not in digests:
+                values[name] = None
+                continue
+            if not path.is_file() or _sha256(path.read_bytes()) != digests[file]:
+                raise BadInput(f"{path}: missing or damaged; {cls.REMEDY}")
+            values[name] = read_table(path) if path.suffix == ".parquet" else read_tensors(path)
+        return cls(**values)
+
+    @classmethod
+    def read_about(cls, folder: str | Path) -> dict[str, Any] | None:
+        """The contents of `FILE`, digests included; None if there is no such file."""
+        path = Path(folder) / cls.FILE
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            if about["sha256"][cls.FILE] == _sha256(_canonical(about)):
+                return about
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        raise BadInput(f"{path}: damaged or unreadable; {cls.REMEDY}")
+
+    @classmethod
+    def files(cls) -> tuple[str, ...]:
+        """Every file of a saved result, relative to its folder, in the order in which they are written."""
+        return (*cls._paths().values(), cls.FILE)
+
+    @classmethod
+    def _paths(cls) -> dict[str, str]:
+        """The file of every field but `about`, relative to the folder."""
+        at = f"{cls.SUBFOLDER}/" if cls.SUBFOLDER else ""
+        return {
+            field.name: f"{field.name}.safetensors" if "Tensor" in str(field.type) else f"{at}{field.name}.parquet"
+            for field in fields(cls)  # pyright: ignore[reportArgumentType] - every subclass is a dataclass
+            if field.name != "about"
+        }
+
+
+class Explorable(Result):
+    """A result that Jupyter shows as an interactive page."""
+
+    def _repr_html_(self) -> str:
+        from .explorer.notebook import explorer_frame  # the only import of a higher layer
+
+        return explorer_frame(self)  # pyright: ignore[reportArgumentType] - the page knows which results it shows
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table in a form that JSON can hold: missing and infinite values become None.
+
+    >>> records(pd.DataFrame({"layer": [0, 1], "score": [0.5, math.nan]}))
+    [{'layer': 0, 'score': 0.5}, {'layer': 1, 'score': None}]
+    """
+    finite = table.notna() & ~table.isin([math.inf, -math.inf])
+    return table.astype(object).where(finite, None).to_dict("records")
+
+
+def save_prefixed(result: Result, prefix: str | Path, first: bool = True) -> None:
+    """Write each table of a result to PREFIX-NAME.parquet, the `first` one to PREFIX.parquet."""
+    for name, path in _prefixed_paths(type(result), prefix, first).items():
+        write_table(path, getattr(result, name))
+
+
+def load_prefixed(kind: type[AnyResult], prefix: str | Path, first: bool = True) -> AnyResult:
+    """Read a result whose tables were written by `save_prefixed`; its `about` is empty.
+
+    >>> load_prefixed(Sweep, "results/decoupling").members.query("task == 'index'")                # doctest: +SKIP
+    """
+    paths = _prefixed_paths(kind, prefix, first)
+    if missing := [path for path in paths.values() if not path.is_file()]:
+        raise BadInput(f"{prefix}: no {kind.KIND} here ({missing[0].name} is missing)")
+    values: dict[str, Any] = {name: read_table(path) for name, path in paths.items()}
+    return kind(**values | {"about": {}})
+
+
+def _prefixed_paths(kind: type[Result], prefix: str | Path, first: bool) -> dict[str, Path]:
+    names = [
+        field.name
+        for field in fields(kind)  # pyright: ignore[reportArgumentType] - every subclass is a dataclass
+        if field.name != "about"
+    ]
+    paths = {name: Path(f"{prefix}-{name}.parquet") for name in names}
+    return paths | ({names[0]: Path(f"{prefix}.parquet")} if first else {})
+
+
+def versions(*libraries: str) -> dict[str, str]:
+    """The versions of wherewhat, torch, Python and these libraries."""
+    found = {name: version(name) for name in ("wherewhat", "torch", *libraries)}
+    return found | {"python": platform.python_version()}
+
+
+def _canonical(about: Mapping[str, Any]) -> bytes:
+    """Everything in `FILE` except the digests, as canonical JSON."""
+    return json.dumps({name: value for name, value in about.items() if name != "sha256"}, sort_keys=True).encode()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

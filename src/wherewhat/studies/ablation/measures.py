@@ -1,0 +1,153 @@
+"""What a model can do, in numbers that can be compared before and after an ablation: one value per prompt, sequence or
+stretch of text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from itertools import groupby
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from ...errors import BadInput
+from ...lab import Transformer
+from ...prompts import Prompt, binding, plain_text, repeats
+from ...prompts.binding import check_binding
+from ...tasks import TASKS
+from ...tracing.hook import last_logits_only, quiet_evaluation
+from ...tracing.load import OpenedModel
+from ...tracing.offload import entry_device
+from ...tracing.self_check import stated_context
+
+# The name of each measure in words, and whether higher is better.
+MEASURES = {
+    "binding_accuracy": ("right answers", True),
+    "binding_probability": ("probability of the right answer", True),
+    "induction": ("gain from first to second copy", True),
+    "repeat_loss": ("loss on the second copy", False),
+    "copy_loss": ("loss on a repeated token", False),
+    "text_loss": ("loss on text", False),
+    "accuracy": ("right answers", True),
+    "probability": ("probability of the right answer", True),
+}
+BATCH = 2048  # tokens per forward pass
+AVERAGED = 3  # stretches of text that mean ablation averages over
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What is measured, named by a hash of everything it depends on; mean ablation averages over `reference`."""
+
+    name: str
+    measure: Callable[[Any], dict[str, Float[Tensor, " units"]]]
+    reference: Int[Tensor, "B T"]
+
+
+def behaviour_of(opened: OpenedModel, pairs: int, samples: int, text: str | None, seed: int) -> Behaviour:
+    """What a model is measured on: its own task for a model of the lab, else that of `of_language_model`."""
+    if not isinstance(opened.model, Transformer):
+        tokenizer = opened.tokenizer
+        return of_language_model(opened.model, tokenizer, pairs=pairs, samples=samples, text=text, seed=seed)
+    if opened.task not in TASKS:
+        raise BadInput(f"no task {opened.task!r} to measure the model on: {', '.join(TASKS)}")
+    return of_task(opened.task, samples, seed)
+
+
+def check_sizes(pairs: int, samples: int | None, seed: int) -> None:
+    """Refuse, before a model is loaded, what no model can be measured on."""
+    if samples is not None and samples < 2:
+        raise BadInput(f"samples must be at least 2, got {samples}")
+    if seed < 0:
+        raise BadInput(f"seed must not be negative, got {seed}")
+    check_binding(pairs, samples or 2, "color", "plain")
+
+
+def of_language_model(
+    model: PreTrainedModel, tokenizer: Any, *, pairs: int = 8, samples: int = 32, text: str | None = None, seed: int = 0
+) -> Behaviour:
+    """Binding, induction and copying on random tokens, and next-token loss on a text (by default an included story).
+
+    Mean ablation averages over the first stretches of the text; loss is measured on the following ones.
+    """
+    text = text or files("wherewhat.prompts").joinpath("ferry.txt").read_text(encoding="utf-8")
+    context = stated_context(model) or 2048
+    asked = binding(tokenizer, pairs, samples, seed)
+    repeated = repeats(tokenizer, min(32, context // 2 - 2), samples, seed)
+    stretches = plain_text(tokenizer, text, tokens=min(128, context), samples=AVERAGED + samples)
+    if len(stretches) < 2:
+        raise BadInput(f"the text needs at least two stretches of {min(128, context)} tokens, one to average over")
+    content = json.dumps([asdict(prompt) for prompt in (*asked, *repeated, *stretches)])
+    device = entry_device(model)
+    twice = torch.tensor([[*prompt.ids, prompt.answer] for prompt in repeated], device=device)
+    written = torch.tensor([[*prompt.ids, prompt.answer] for prompt in stretches], device=device)
+    average, written = written.tensor_split([min(AVERAGED, len(written) - 1)])
+    period = len(repeated[0].blocks)
+    start = repeated[0].blocks[0][0]
+    doubled = torch.cat(
+        [twice[:, :start], twice[:, start : start + period].repeat_interleave(2, 1)], 1
+    )  # each token twice in a row
+
+    def measure(model: PreTrainedModel) -> dict[str, Tensor]:
+        right, probability = answers(model, asked)
+        copies = losses(model, twice)[:, start:]  # starting with the prediction of the second token
+        first, second = copies[:, : period - 1].mean(1), copies[:, period:].mean(1)
+        again = losses(model, doubled)[:, start:][:, period + period % 2 :: 2].mean(1)
+        return {
+            "binding_accuracy": right,
+            "binding_probability": probability,
+            "induction": first - second,
+            "repeat_loss": second,
+            "copy_loss": again,
+            "text_loss": losses(model, written).mean(1),
+        }
+
+    return Behaviour(hashlib.sha256(content.encode()).hexdigest(), measure, average)
+
+
+def of_task(name: str, samples: int = 400, seed: int = 0) -> Behaviour:
+    """Answers of a model of the lab to sequences of its task, with all numbers of hops equally often."""
+    sequences = TASKS[name]().sample(samples, seed + 1)
+
+    def measure(model: Transformer) -> dict[str, Tensor]:
+        with torch.no_grad():
+            probabilities = model(sequences.tokens, last=True)[:, 0].softmax(-1)
+        right = (probabilities.argmax(-1) == sequences.answers).float()
+        return {"accuracy": right, "probability": probabilities.gather(1, sequences.answers[:, None])[:, 0]}
+
+    return Behaviour(f"{name} {samples} {seed}", measure, sequences.tokens)
+
+
+def answers(model: PreTrainedModel, prompts: list[Prompt]) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
+    """Whether the answer to each prompt is right, and the probability of the right answer."""
+    found: dict[int, tuple[float, float]] = {}
+    order = sorted(range(len(prompts)), key=lambda at: len(prompts[at].ids))
+    for tokens, group in groupby(order, key=lambda at: len(prompts[at].ids)):
+        for some in torch.tensor(list(group)).split(max(1, BATCH // tokens)):
+            ids = torch.tensor([prompts[at].ids for at in some], device=entry_device(model))
+            with quiet_evaluation(model):
+                logits = model(input_ids=ids, use_cache=False, **last_logits_only(model)).logits[:, -1].float()
+            for at, row in zip(some.tolist(), logits.softmax(-1).cpu(), strict=True):
+                answer = prompts[at].answer
+                assert answer is not None
+                found[at] = (float(row.argmax() == answer), float(row[answer]))
+    right, probability = torch.tensor([found[at] for at in range(len(prompts))]).unbind(1)
+    return right, probability
+
+
+def losses(model: PreTrainedModel, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B S"]:
+    """The loss on every token but the first, in nats."""
+    rows = []
+    for some in ids.split(max(1, BATCH // ids.shape[1])):
+        with quiet_evaluation(model):
+            logits = model(input_ids=some[:, :-1], use_cache=False).logits.float()
+        loss = cross_entropy(logits.flatten(0, 1), some[:, 1:].flatten(), reduction="none")
+        rows.append(loss.view(len(some), -1).cpu())
+    return torch.cat(rows)

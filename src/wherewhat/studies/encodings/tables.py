@@ -1,0 +1,194 @@
+"""Positional encodings side by side: the tables of all runs, beside what was published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+from torch import Tensor
+
+from ...cells.cells import cell_hash, run_cells
+from ...core.deposit import DepositShape, deposit_of
+from ...files import plain
+from ...results import Progress, Result, ignore_progress, versions
+from .published import published
+from .runs import (
+    CLEAN,
+    MAIN,
+    SIZES,
+    TASKS,
+    EncodingSetting,
+    Size,
+    measure_ahead,
+    run_settings,
+    settings,
+    training_cell,
+)
+from .signals import SignalCell, signal_cell
+
+GROUP = ["encoding", "task", "variant"]
+SUMMARISED = (
+    "accuracy",
+    "steps_to_90",
+    "norm_variation",
+    "condition",
+    *DepositShape._fields,
+    "largest_mean",
+    "effective_mean",
+)
+SMOOTH = 20  # steps whose batches are pooled into one value of the training curves
+LEARNT = 0.9
+EARLY = 50  # steps over which a head's early share of the gradient is averaged
+
+
+@dataclass(frozen=True)
+class Encodings(Result, file="encodings.json", kind="study of encodings"):
+    """Trained models with different positional encodings.
+
+    `runs` has one row per encoding, task, seed and variant; `heads` one row per head of these. `training` has accuracy,
+    the norm of the gradient and the largest share of it that belongs to one head, averaged over every 20 steps.
+    """
+
+    runs: pd.DataFrame
+    heads: pd.DataFrame
+    training: pd.DataFrame
+    about: dict[str, Any]
+
+    def summary(self) -> pd.DataFrame:
+        """Means over seeds with 95 % intervals, beside what was published: one row per encoding, task and variant."""
+        runs: Any = self.runs
+        rows = []
+        for key, group in runs.groupby(GROUP, sort=False):
+            row: dict[str, Any] = dict(zip(GROUP, key, strict=True)) | {"seeds": len(group)}
+            for name in SUMMARISED:
+                row |= dict(zip((name, f"{name}_low", f"{name}_high"), over_seeds(group[name]), strict=True))
+            row["published"] = published(row["encoding"], row["task"]) if row["variant"] == CLEAN else ""
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+
+def rows_with(table: pd.DataFrame, **values: str) -> Any:
+    """The rows of a table that have these values in the columns of these names."""
+    return table[np.logical_and.reduce([table[name] == value for name, value in values.items()])]
+
+
+def over_seeds(values: Sequence[float] | pd.Series) -> tuple[float, float, float]:
+    """The mean and its 95 % interval by Student's t: NaN if a seed has no value; the interval is NaN for one seed.
+
+    >>> over_seeds([1.0, 2.0, 3.0])[0]
+    2.0
+    """
+    known = np.asarray(values, dtype=float)
+    mean = float(known.mean())
+    if len(known) < 2:
+        return mean, math.nan, math.nan
+    error = stats.sem(known)
+    if error == 0:  # scipy has no interval of width 0
+        return mean, mean, mean
+    low, high = stats.t.interval(0.95, len(known) - 1, loc=mean, scale=error)
+    return mean, float(low), float(high)
+
+
+def reproduce_encodings(
+    folder: str | Path,
+    seeds: Sequence[int] = range(3),
+    *,
+    quick: bool = False,
+    size: Size = SIZES["small"],
+    device: str = "cpu",
+    progress: Progress = ignore_progress,
+) -> Encodings:
+    """Every encoding trained on both tasks and measured; saved in the folder, from which existing runs are reused.
+
+    `quick` trains one seed of four encodings.
+
+    >>> made = reproduce_encodings("runs/encodings", quick=True)                                   # doctest: +SKIP
+    """
+    wanted = [EncodingSetting(name, task) for task in TASKS for name in MAIN] if quick else settings(seeds)
+    tables = gather(Path(folder) / "cells", wanted, size, progress, device)
+    recipe = asdict(size.recipe) | {"clip": plain(size.recipe.clip), "betas": list(size.recipe.betas)}
+    about = {
+        "seeds": sorted({one.seed for one in wanted}),
+        "quick": quick,
+        "size": asdict(size) | {"recipe": recipe},
+        "versions": versions(),
+    }
+    made = Encodings(*tables, about=about)
+    made.save(folder)
+    return made
+
+
+def gather(
+    folder: Path | None, wanted: Sequence[EncodingSetting], size: Size, progress: Progress, device: str = "cpu"
+) -> tuple[pd.DataFrame, ...]:
+    """The three tables of these settings. `folder` is that of the cells, from which existing ones are reused."""
+    rows, runs = [], run_settings(wanted, size, folder, progress, device)
+    compute = partial(signal_cell, device=device)
+    cells = [training_cell(setting, size) for setting in wanted]
+    measure_ahead(folder, cells, lambda cell: SignalCell(cell_hash(cell)), compute, "signals")
+    for cell, trained, measured in runs:
+        wanted_signals = SignalCell(cell_hash(cell))
+        signals = next(run_cells(folder, [wanted_signals], partial(compute, cell, trained), "signals"))
+        rows.append(rows_of(trained, measured, signals))
+    return tuple(
+        pd.concat(
+            [table.assign(**vars(setting)) for setting, table in zip(wanted, tables, strict=True)], ignore_index=True
+        )
+        for tables in zip(*rows, strict=True)
+    )
+
+
+def rows_of(
+    trained: dict[str, Tensor], measured: dict[str, Tensor], signals: dict[str, Tensor]
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The rows of one run in the three tables."""
+    drops = {how: measured["whole"] - measured[how] for how in ("zero", "mean")}
+    shares = trained["heads"] / trained["heads"].sum((1, 2), keepdim=True)  # steps L H
+    early = shares[:EARLY].mean(0)
+    smooth = smoothed(trained["accuracy"])
+    learnt = (smooth >= LEARNT).nonzero()
+    norm = trained["norm"]
+    run: dict[str, Any] = {
+        "accuracy": measured["whole"],
+        "steps_to_90": (learnt[0, 0] + 1) * SMOOTH if len(learnt) else math.nan,
+        "norm_variation": norm.std() / norm.mean(),
+        "condition": signals["condition"][0].log().mean().exp(),
+        "condition_trained": signals["condition"][-1].log().mean().exp(),
+        "rank": signals["rank"][0].mean(),
+        "rank_trained": signals["rank"][-1].mean(),
+        "pull": signals["pull"][0].max(),
+        "agreement": signals["agreement"][0].max(),
+        "early_share": early.max(),
+        # The rank of the head with the largest drop among all heads by early share of the gradient; 1 is the largest.
+        "seed_rank": (early > early.flatten()[drops["zero"].argmax()]).sum() + 1,
+    }
+    for how, end in (("zero", ""), ("mean", "_mean")):
+        run |= {f"{name}{end}": value for name, value in deposit_of(drops[how])._asdict().items()}
+    layers, heads = torch.meshgrid(*(torch.arange(size) for size in early.shape), indexing="ij")
+    by_head = {"layer": layers, "head": heads} | {how: drops[how] for how in drops} | {"early_share": early}
+    for name, values in signals.items():
+        by_head |= {name: values[0], f"{name}_trained": values[-1]}
+    curve = {
+        "step": (torch.arange(len(smooth)) + 1) * SMOOTH,
+        "accuracy": smooth,
+        "norm": smoothed(norm),
+        "largest_share": smoothed(shares.flatten(1).amax(1)),
+    }
+    return (
+        pd.DataFrame({name: [float(value)] for name, value in run.items()}),
+        pd.DataFrame({name: value.flatten().numpy() for name, value in by_head.items()}),
+        pd.DataFrame({name: value.numpy() for name, value in curve.items()}),
+    )
+
+
+def smoothed(values: Tensor) -> Tensor:
+    """Means over every `SMOOTH` steps."""
+    return values[: len(values) // SMOOTH * SMOOTH].unflatten(0, (-1, SMOOTH)).mean(1)

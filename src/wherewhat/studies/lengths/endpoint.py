@@ -1,0 +1,242 @@
+"""Answers as text from any endpoint with OpenAI's chat completions API."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from threading import Event, Lock
+from typing import Any
+
+import httpx2
+
+from ...errors import BadInput
+from ...prompts.one_hop import Question
+from .answers import NEW_TOKENS, Keep, Reply
+
+LONGEST_PAUSE = 60.0  # seconds between two attempts
+LONGEST_WAIT = 600.0  # seconds; an endpoint that asks for a longer wait is an error
+TRANSIENT = {408, 409, 425, 429}  # and every status from 500 on
+TOO_LONG = re.compile(r"context.{0,3}(length|window|size)|maximum context|too long", re.IGNORECASE)
+
+
+class Transient(Exception):
+    """A failed attempt that may be repeated, after `after` seconds if the endpoint asks for a wait."""
+
+    def __init__(self, reason: str, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class Stopped(Exception):
+    """Another question failed, so this one is not asked."""
+
+
+class Pace:
+    """Spaces requests evenly if their number per minute is limited; all of them wait if the endpoint asks for it."""
+
+    def __init__(self, per_minute: float | None = None) -> None:
+        self._gap = 60 / per_minute if per_minute else 0.0
+        self._next, self._lock, self._stopped = 0.0, Lock(), Event()
+
+    def turn(self) -> None:
+        with self._lock:
+            mine = max(time.monotonic(), self._next)
+            self._next = mine + self._gap
+        self.pause(mine - time.monotonic())
+
+    def hold(self, seconds: float) -> None:
+        with self._lock:
+            self._next = max(self._next, time.monotonic() + seconds)
+
+    def pause(self, seconds: float) -> None:
+        if self._stopped.wait(max(0.0, seconds)):
+            raise Stopped
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+@dataclass
+class Endpoint:
+    """A model behind a URL such as https://api.openai.com/v1; `extra` holds additional fields of every request.
+
+    >>> Endpoint("http://localhost:8000/v1", "qwen3").ask(questions, print)            # doctest: +SKIP
+    """
+
+    url: str
+    model: str
+    key: str | None = field(default=None, repr=False)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float = 60.0
+    retries: int = 8
+    per_minute: float | None = None
+    concurrency: int = 4
+    first_pause: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.url = checked_url(self.url, self.key)
+        check_extra(self.extra)
+        if self.key and not (self.key.isascii() and self.key.isprintable()):
+            raise BadInput("the API key contains characters that cannot be sent")
+        # Both are saved with the results. Short keys are placeholders, such as "none" for a local server.
+        if self.key and len(self.key) >= 16 and self.key in self.url + json.dumps(dict(self.extra)):
+            raise BadInput("the API key must not be part of the URL or of extra: it is sent as a header")
+        for name, least in (("per_minute", 0.01), ("concurrency", 1), ("timeout", 0.1), ("retries", 0)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise BadInput(f"{name} must be at least {least}, got {value}")
+        self.identity = json.dumps([self.url, self.model, dict(self.extra), NEW_TOKENS], sort_keys=True)
+        limit = {} if "max_completion_tokens" in self.extra else {"max_tokens": NEW_TOKENS}
+        self._settings = without({**limit, "temperature": 0}, *self.extra)
+        self._unfit: dict[str, float] = {}  # by task, the smallest window that was too long
+        self._reached = False
+
+    def ask(self, questions: Sequence[Question], keep: Keep) -> None:
+        """Ask several questions at a time. After a failure, pending answers are still kept, and no more are asked."""
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        pace = Pace(self.per_minute)
+
+        def answer(question: Question) -> None:
+            try:
+                keep(question, self._reply(client, pace, question))
+            except BaseException:
+                pace.stop()  # before this thread takes the next question
+                raise
+
+        with (
+            httpx2.Client(headers=headers, timeout=self.timeout) as client,
+            ThreadPoolExecutor(self.concurrency) as pool,
+        ):
+            pending = [pool.submit(answer, question) for question in questions]
+            try:
+                for done in as_completed(pending):
+                    if not isinstance(done.exception(), Stopped):
+                        done.result()
+            except BaseException:
+                pace.stop()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _reply(self, client: httpx2.Client, pace: Pace, question: Question) -> Reply:
+        failed = 0
+        while question.window < self._unfit.get(question.task, math.inf):
+            pace.turn()
+            sent = self._settings
+            body = {"model": self.model, "messages": question.messages, **sent, **self.extra}
+            try:
+                response = client.post(f"{self.url}/chat/completions", json=body)
+                if response.is_success:
+                    reply = read_reply(response)
+                    self._reached = True
+                    return reply
+                self._refused(response, question, sent)
+            except (Transient, httpx2.RequestError) as error:
+                failed += 1
+                # A URL that never answered is more likely wrong than temporarily down.
+                unreachable = not self._reached and isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+                most = min(2, self.retries) if unreachable else self.retries
+                if failed > most:
+                    raise BadInput(
+                        f"{self.url}: no answer after {failed} attempts ({self._redacted(error)})"
+                    ) from error
+                if isinstance(error, Transient) and error.after:
+                    pace.hold(error.after)
+                else:
+                    longest = min(LONGEST_PAUSE, self.first_pause * 2 ** (failed - 1))
+                    pace.pause(longest * random.uniform(0.5, 1))
+        return Reply(None)
+
+    def _refused(self, response: httpx2.Response, question: Question, sent: Mapping[str, int]) -> None:
+        """Change the next attempt according to why this one was refused, or give up."""
+        code, text = response.status_code, response.text
+        if code in (400, 413, 422) and TOO_LONG.search(text):
+            self._unfit[question.task] = min(question.window, self._unfit.get(question.task, math.inf))
+        elif code == 400 and "max_completion_tokens" in text and "max_tokens" in sent:
+            self._settings = without(sent, "max_tokens") | {"max_completion_tokens": sent["max_tokens"]}
+        elif code == 400 and "temperature" in text and "temperature" in sent:
+            self._settings = without(sent, "temperature")
+        elif (code in TRANSIENT or code >= 500) and "insufficient_quota" not in text:
+            after = retry_after(response)
+            if after is not None and after > LONGEST_WAIT:
+                raise BadInput(f"{self.url}: asks to wait {after:.0f} seconds ({code}); rerun after that")
+            raise Transient(f"{code} {response.reason_phrase}", after)
+        elif code in (401, 403):
+            raise BadInput(f"{self.url}: {'rejects the API key' if self.key else 'requires an API key'} ({code})")
+        elif code == 404:
+            raise BadInput(f"{self.url}: no model {self.model!r} here, or not a chat completions endpoint (404)")
+        else:
+            raise BadInput(f"{self.url}: rejects the request ({code}: {self._redacted(error_message(response))})")
+
+    def _redacted(self, reason: object) -> str:
+        """A reason in one line, without the API key should it contain that."""
+        line = " ".join(str(reason).split()) or type(reason).__name__
+        return (line.replace(self.key, "[key]") if self.key else line)[:200]
+
+
+def checked_url(url: str, key: str | None = None) -> str:
+    """The base URL of an endpoint; refused if a key would be sent unencrypted or saved with the results."""
+    if any(sign in url for sign in "@?#"):  # not repeated in the message: it may contain a password
+        raise BadInput("the URL of an endpoint must not contain a user name, password or parameters")
+    try:
+        parts = httpx2.URL(url.strip().rstrip("/").removesuffix("/chat/completions"))
+    except httpx2.InvalidURL as error:
+        raise BadInput(f"{url}: not a URL ({error})") from error
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise BadInput(f"{url}: expected http://HOST/v1 or https://HOST/v1")
+    if key and parts.scheme == "http" and parts.host not in ("localhost", "127.0.0.1", "::1"):
+        raise BadInput(f"{url}: the API key would be sent unencrypted; use https, or no key")
+    return str(parts if parts.path.strip("/") else parts.join("/v1")).rstrip("/")
+
+
+def check_extra(extra: Mapping[str, Any]) -> None:
+    """Refuse fields that are set by the study, or that JSON cannot hold."""
+    if taken := sorted({"messages", "model", "stream"} & extra.keys()):
+        raise BadInput(f"extra cannot set {', '.join(taken)}")
+    try:
+        json.dumps(dict(extra), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"extra cannot be written as JSON ({error})") from error
+
+
+def without(settings: Mapping[str, int], *names: str) -> dict[str, int]:
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+def read_reply(response: httpx2.Response) -> Reply:
+    """The answer in a chat completion, empty if the model wrote nothing; anything else counts as a failed attempt."""
+    try:
+        completion = response.json()
+        text = completion["choices"][0]["message"].get("content") or ""
+        usage = completion.get("usage") or {}
+        return Reply(str(text), int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise Transient("the response is not a chat completion") from error
+
+
+def error_message(response: httpx2.Response) -> str:
+    """The reason that the endpoint gives."""
+    try:
+        content = response.json()
+        why = content.get("error") or content.get("detail") or content.get("message")
+        return str(why.get("message", why) if isinstance(why, dict) else why or response.reason_phrase)
+    except (ValueError, AttributeError):
+        return response.text or response.reason_phrase
+
+
+def retry_after(response: httpx2.Response) -> float | None:
+    """Seconds to wait, from a number or a date."""
+    stated = response.headers.get("retry-after", "")
+    try:
+        return max(0.0, float(stated))
+    except ValueError:
+        try:
+            return max(0.0, parsedate_to_datetime(stated).timestamp() - time.time())
+        except ValueError:
+            return None

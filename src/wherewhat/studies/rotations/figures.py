@@ -1,0 +1,62 @@
+"""A plan of rotations on paper: which planes are kept in which layer, and what dropping the others costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from ...display.style import INK, NEITHER, WHAT, WHERE, new_figure
+from .plan import RotationPlan
+
+COLOURS = {"plan": WHERE, "norm": WHAT}
+
+
+def plan_figure(plan: RotationPlan) -> Figure:
+    """Layers against frequencies: the share of key heads that keep each plane; then the effect of all that is dropped
+    against the number kept; then KL by criterion, if it was evaluated."""
+    figure = new_figure(9.6, 3.2)
+    grid, curve, bars = figure.subplots(1, 3)
+    kept, effect = plan.tensors["kept"].float(), plan.tensors["effect"].double()
+    share = kept.sum(1) / (~effect.isnan()).sum(1).clamp(min=1)
+    image = grid.imshow(share.numpy(), aspect="auto", cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
+    ticks = np.linspace(0, share.shape[1] - 1, min(5, share.shape[1])).round().astype(int)
+    grid.set_xticks(ticks, [str(at + 1) for at in ticks])
+    grid.set(xlabel="frequency ID (1: fastest)", ylabel="layer", title="Share of key heads that keep it")
+    figure.colorbar(image, ax=grid, fraction=0.05)
+    for name, order, style in (("whole model", effect.flatten(), "-"), ("each head alike", None, ":")):
+        curve.plot(*_dropped(effect, order), color=INK, ls=style, lw=1.2, label=name)
+    curve.axvline(plan.about["keep"], color=NEITHER, lw=0.8)
+    curve.set(
+        yscale="log", xlabel="planes kept per key head", ylabel="nats per query", title="Effect of what is dropped"
+    )
+    curve.legend(frameon=False, fontsize=6)
+    if plan.losses is None:
+        bars.set_axis_off()
+    else:
+        rows: Any = plan.losses.query("measure == 'kl' and criterion != 'none'")
+        means = rows.groupby("criterion", sort=False)["value"].mean().to_dict()
+        bars.barh(list(means), list(means.values()), color=[COLOURS.get(name, NEITHER) for name in means])
+        bars.invert_yaxis()
+        bars.set(xlabel="KL to the unmodified model, nats per token", title="What the model loses")
+    figure.suptitle(
+        f"{plan.name}: {plan.about['keep']} of {plan.about['planes']} rotations", fontsize=10, x=0.01, ha="left"
+    )
+    return figure
+
+
+def _dropped(effect: torch.Tensor, flat: torch.Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+    """Planes kept per key head, and the effects of all others added up: ranked over the model, or within each head."""
+    present = ~effect.isnan()
+    heads, planes = int(present.any(-1).sum()), effect.shape[-1]
+    values = effect.nan_to_num(nan=0.0)
+    if flat is None:
+        ranked = values.sort(-1, descending=True).values.flatten(0, 1).sum(0)
+        left = ranked.sum() - ranked.cumsum(0)
+        return np.arange(1, planes), left[:-1].numpy()
+    ranked = values.flatten().sort(descending=True).values
+    left = ranked.sum() - ranked.cumsum(0)
+    at = torch.arange(1, planes) * heads - 1
+    return np.arange(1, planes), left[at].clamp(min=0).numpy()

@@ -1,0 +1,56 @@
+"""Statistics that several studies share: correlation, bootstrap samples, intervals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.stats import binomtest, pearsonr
+from torch import Tensor
+
+# Fewer prompts than this leave bootstrap intervals that are too narrow.
+ENOUGH_PROMPTS = 4
+RESAMPLES = 1000
+EXCLUDES = -0.5  # the axes exclude each other if they correlate with this or less
+
+
+def pearson(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> tuple[float, float]:
+    """Correlation and its two-sided p-value (Student's t); NaN where there is nothing to correlate.
+
+    >>> r, p = pearson(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([3.0, 1.0, 0.0]))
+    >>> round(r, 2), round(p, 2)
+    (-0.93, 0.24)
+    """
+    if len(x) < 3 or x.min() == x.max() or y.min() == y.max():
+        return math.nan, math.nan
+    found: Any = pearsonr(x.double().numpy(), y.double().numpy())
+    return float(found.statistic), float(found.pvalue)
+
+
+def resamples(number: int, seed: int) -> Float[Tensor, "R n"]:
+    """Bootstrap samples of `number` items, as the weight of each item in each sample; NaN if there is only one."""
+    if number < 2:
+        return torch.full((1, number), torch.nan, dtype=torch.float64)
+    drawn = np.random.default_rng(seed).integers(number, size=(RESAMPLES, number))
+    once = torch.full(drawn.shape, 1 / number, dtype=torch.float64)
+    return torch.zeros_like(once).scatter_add_(1, torch.from_numpy(drawn), once)
+
+
+def interval(draws: Float[Tensor, "R ..."]) -> tuple[Tensor, Tensor]:
+    """The middle 95 % of bootstrap draws."""
+    low, high = draws.quantile(torch.tensor([0.025, 0.975], dtype=draws.dtype), dim=0)
+    return low, high
+
+
+def wilson(right: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
+
+    >>> low, high = wilson(9, 10)
+    >>> round(low, 2), round(high, 2)
+    (0.6, 0.98)
+    """
+    low, high = binomtest(right, total).proportion_ci(method="wilson")
+    return float(low), float(high)

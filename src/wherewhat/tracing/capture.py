@@ -1,0 +1,168 @@
+"""`ww.capture`: one forward pass, of which the requested queries and all keys are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import RLock
+from typing import Any, Protocol, cast, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedModel
+
+from ..core.trace import Trace
+from ..errors import BadInput, NotMeasurable
+from .hook import Recorder, last_logits_only, recording
+from .offload import entry_device
+from .self_check import certify
+
+Inputs = Int[Tensor, "B T"] | str | Sequence[str] | Mapping[str, Any]
+# A capture changes the model while it runs (for Falcon, even torch's attention function): never two at once.
+_one_at_a_time = RLock()
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """A model that returns its own trace, as the models of the lab do."""
+
+    def trace(self, input_ids: Int[Tensor, "B T"], positions: Sequence[int]) -> Trace: ...
+
+    def get_input_embeddings(self) -> nn.Embedding: ...
+
+
+def capture(
+    model: PreTrainedModel | Traceable,
+    inputs: Inputs,
+    queries: Sequence[int] = (-1,),
+    *,
+    tokenizer: Any = None,
+    level: str = "keys",
+    check: bool = False,
+    past: Cache | None = None,
+) -> Trace:
+    """Run the model once and keep the queries, keys and angles of every attention layer.
+
+    `inputs` are token ids (batch, tokens), the output of a tokenizer, or, with `tokenizer`, a text or a list of texts,
+    tokenized as `tokenizer(text)` does. All prompts of a batch must have the same number of tokens, without padding.
+
+    `queries` are the token positions to look from, by default the last; `trace.at(position)` chooses among several.
+    The model is checked once (`check=True`: again) and refused with a reason if it cannot be measured correctly.
+    Level "prompt" also takes models that add positions to their embeddings. `past` holds the keys and values of the
+    first tokens of the prompts; these tokens are not run again, and the others are added to it.
+
+    >>> trace = ww.capture(model, tokenizer(text, return_tensors="pt"))                # doctest: +SKIP
+    >>> trace = ww.capture(model, "Alice likes", tokenizer=tokenizer)                  # doctest: +SKIP
+    >>> ww.score(trace).symbolic[0, 12, 3]                                             # doctest: +SKIP
+    """
+    if level not in ("keys", "prompt"):
+        raise BadInput(f'level is "keys" or "prompt", got {level!r}')
+    check_model(model)
+    input_ids = token_ids(inputs, tokenizer, entry_device(model))
+    check_input(model, input_ids)
+    tokens = input_ids.shape[1]
+    try:
+        positions = [range(tokens)[position] for position in queries]
+    except (TypeError, IndexError) as error:
+        raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {queries}") from error
+    if not positions or 0 in positions:
+        raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {list(queries)}")
+    if isinstance(model, Traceable):
+        trace = model.trace(input_ids, positions)
+        if trace.absolute and level == "keys":
+            raise NotMeasurable('positions are added to its embeddings: it can be measured at level "prompt" only')
+        return trace
+    known = 0 if past is None else past.get_seq_length()
+    if min(positions) < known:
+        raise BadInput(f"query {min(positions)} is among the {known} tokens of the past, which are not run again")
+    with _one_at_a_time:
+        try:
+            return _capture(model, input_ids, positions, level, check, past)
+        except (IndexError, RuntimeError) as error:
+            context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+            if isinstance(error, NotMeasurable) or context is None or tokens <= context:
+                raise
+            raise BadInput(f"the prompt has {tokens} tokens, the model takes {context}") from error
+
+
+def token_ids(inputs: Inputs, tokenizer: Any, device: torch.device) -> Tensor:
+    """The token ids (B, T) of texts or of a tokenizer's output; a tensor is returned as it is."""
+    texts = [inputs] if isinstance(inputs, str) else inputs
+    if isinstance(texts, (list, tuple)) and texts and all(isinstance(text, str) for text in texts):
+        if tokenizer is None:
+            raise BadInput("to capture a text, pass its tokenizer as tokenizer=; without one, give input_ids")
+        inputs = {"input_ids": [tokenizer(text)["input_ids"] for text in texts]}
+    if not isinstance(inputs, Mapping):
+        return cast(Tensor, inputs)  # whatever else it is, check_input refuses it
+    ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+    if ids is None:
+        raise BadInput(f"the output of a tokenizer holds input_ids, got {', '.join(map(str, inputs)) or 'nothing'}")
+    if mask is not None and not all(torch.as_tensor(row).all() for row in mask):
+        raise BadInput("the prompts are padded (attention_mask has zeros): give prompts of equal length in tokens")
+    if isinstance(ids, Tensor):
+        return ids
+    rows = [list(row) if hasattr(row, "__len__") else row for row in ids]
+    rows = rows if rows and isinstance(rows[0], list) else [rows]  # a single prompt comes without a batch axis
+    if len(lengths := sorted({len(row) for row in rows})) > 1:
+        raise BadInput(f"prompts of one capture must have equal length, got {', '.join(map(str, lengths))} tokens")
+    return torch.tensor(rows, dtype=torch.long, device=device)
+
+
+def _capture(
+    model: PreTrainedModel, input_ids: Tensor, positions: list[int], level: str, check: bool, past: Cache | None
+) -> Trace:
+    certificate = certify(model, input_ids.shape[1], again=check)
+    if certificate.absolute and level == "keys":
+        raise NotMeasurable(
+            f"{model.config.model_type} adds positions to its embeddings: they move with the contents, "
+            'so it can be measured at level "prompt" only'
+        )
+    known, caching = (0, {}) if past is None else (past.get_seq_length(), {"past_key_values": past})
+    recorder = Recorder(positions, known)
+    with recording(model, recorder):
+        output = model(input_ids=input_ids[:, known:], use_cache=past is not None, **caching, **last_logits_only(model))
+    if len(recorder.records) != len(certificate.positions):
+        raise NotMeasurable(
+            f"{len(recorder.records)} attention calls captured, {len(certificate.positions)} in the self-check"
+        )
+    layers = []
+    for number, (record, where) in enumerate(zip(recorder.records, certificate.positions, strict=True)):
+        # One read: a sum is finite only if every term is.
+        if not (record.queries.sum(dtype=torch.float32) + record.keys.sum(dtype=torch.float32)).isfinite():
+            raise NotMeasurable(f"attention layer {number} gives NaN or infinite queries or keys on this prompt")
+        layers.append(where.layer(record, number))
+    return Trace(
+        attention=tuple(layers),
+        positions=tuple(positions),
+        query=positions[-1],
+        output=output.logits[:, -1].float(),
+        check=certificate.deviation,
+        absolute=certificate.absolute,
+    )
+
+
+def check_model(model: object) -> None:
+    """Refuse anything that is not a model."""
+    if not isinstance(model, (PreTrainedModel, Traceable)):
+        raise BadInput(f"expected a Hugging Face causal language model, got {type(model).__name__}")
+
+
+def check_input(model: PreTrainedModel | Traceable, input_ids: Tensor) -> None:
+    """Refuse token ids with which the model cannot be run, with one sentence for each reason."""
+    check_model(model)
+    if not isinstance(input_ids, Tensor) or input_ids.is_floating_point() or input_ids.dtype == torch.bool:
+        raise BadInput(f"input_ids must be a tensor of whole numbers (batch, tokens), got {type(input_ids).__name__}")
+    if input_ids.dim() != 2:
+        raise BadInput(f"input_ids must have the shape (batch, tokens), got {tuple(input_ids.shape)}")
+    if input_ids.shape[0] == 0 or input_ids.shape[1] == 0:
+        raise BadInput("the prompt is empty")
+    if input_ids.shape[1] == 1:
+        raise BadInput("the prompt has one token: a query needs keys before it")
+    device = entry_device(model)
+    if input_ids.device != device:
+        raise BadInput(f"the prompt is on {input_ids.device}, the model on {device}: move one to the other")
+    embeddings = model.get_input_embeddings().weight
+    assert isinstance(embeddings, Tensor)
+    vocabulary = embeddings.shape[0]
+    if not 0 <= int(input_ids.min()) <= int(input_ids.max()) < vocabulary:
+        raise BadInput(f"token ids must lie in 0 to {vocabulary - 1}")

@@ -1,0 +1,33 @@
+"""The package as a whole: every exported name resolves, and importing it is quick."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import wherewhat as ww
+
+
+@pytest.mark.parametrize("name", ww.__all__)
+def test_every_name_of_the_stub_resolves(name):
+    assert getattr(ww, name) is not None
+    assert name in dir(ww)
+
+
+def test_executors_and_prompts_are_exported():
+    names = "ProcessExecutor RayExecutor SerialExecutor executing own_prompts plain_text repeats binding Prompt".split()
+    assert set(names) <= set(ww.__all__)
+
+
+def test_importing_the_package_imports_no_heavy_library():
+    heavy = "torch transformers pandas numpy scipy matplotlib rich typer ray fsspec".split()
+    code = f"import sys, wherewhat; print(*[name for name in {heavy} if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == []
+
+
+def test_modules_can_be_imported_under_another_name():
+    import wherewhat.tracing.self_check as c
+
+    assert callable(c.certify)

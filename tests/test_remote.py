@@ -1,0 +1,132 @@
+"""Remote folders: a real server on loopback, the real command."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from pyftpdlib.authorizers import DummyAuthorizer
+from pyftpdlib.handlers import FTPHandler
+from pyftpdlib.servers import FTPServer
+
+from conftest import weights
+from wherewhat.remote import local_copy
+
+PROFILE = "--pairs 4 --samples 12 --seed 1".split()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The URL of a folder on a server, and its path on disk; the user "reader" has no write permission."""
+    there = tmp_path / "there"
+    there.mkdir()
+    users = DummyAuthorizer()
+    users.add_user("user", "secret", str(there), perm="elradfmwMT")
+    users.add_user("reader", "secret", str(there), perm="elr")
+    handler = type("Handler", (FTPHandler,), {"authorizer": users})
+    serving = FTPServer(("127.0.0.1", 0), handler)
+    Thread(target=serving.serve_forever, daemon=True).start()
+    yield f"ftp://user:secret@127.0.0.1:{serving.address[1]}", there
+    serving.close_all()
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "wherewhat", *map(str, words)]
+
+
+def run(*words: str | Path, code: int = 0) -> str:
+    """Standard error of a command that ends with this exit code."""
+    ended = subprocess.run(command(*words), capture_output=True, text=True)
+    assert ended.returncode == code, ended.stderr
+    return ended.stderr
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.slow
+@pytest.mark.weights
+def test_a_killed_remote_study_resumes_and_ends_with_the_files_of_a_local_one(
+    server: tuple[str, Path], tmp_path: Path
+) -> None:
+    url, there = server
+    model = weights("stories260K")
+    run("profile", model, "-o", tmp_path / "here", *PROFILE)
+    begun = subprocess.Popen(command("profile", model, "-o", f"{url}/study", *PROFILE), stderr=subprocess.DEVNULL)
+    while len(files(there)) < 3:
+        assert begun.poll() is None
+        time.sleep(0.01)
+    begun.send_signal(signal.SIGKILL)
+    begun.wait()
+    kept = {name: data for name, data in files(there).items() if not name.endswith(".partial")}
+    assert 2 <= len(kept) < len(files(tmp_path / "here"))
+
+    stderr = run("profile", model, "-o", f"{url}/study", *PROFILE)
+    assert f"Saved in {url.replace('user:secret@', '')}/study" in stderr
+    assert "secret" not in stderr
+    done = {name: data for name, data in files(there / "study").items() if not name.endswith(".partial")}
+    alike = {name: data for name, data in files(tmp_path / "here").items() if name != "profile.json"}
+    assert {name: data for name, data in done.items() if name != "profile.json"} == alike
+    assert kept.items() <= {f"study/{name}": data for name, data in done.items()}.items()  # none was computed again
+    assert "Reusing the profile in" in run("profile", model, "-o", f"{url}/study", *PROFILE)
+
+    run("report", f"{url}/study", "-o", tmp_path / "page.html")
+    assert "stories260K" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.weights
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("secret", "wrong"), "cannot be read (530"),
+        (("user", "reader"), "cannot be written (550"),
+        (("ftp://user", "nowhere://user"), "cannot be read (Protocol not known"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_one_line(
+    server: tuple[str, Path], change: tuple[str, str], reason: str
+) -> None:
+    place = f"{server[0]}/study".replace(*change)
+    stderr = run("profile", weights("stories260K"), "-o", place, *PROFILE, code=2).strip().splitlines()[-1]
+    assert stderr.startswith("wherewhat: ")
+    assert reason in stderr
+    assert "secret" not in stderr
+    assert not files(server[1])
+
+
+@pytest.mark.slow
+def test_the_local_copy_is_complete_and_removed_with_the_process(server: tuple[str, Path]) -> None:
+    url, there = server
+    (there / "study" / "cells").mkdir(parents=True)
+    (there / "study" / "cells" / "one").write_bytes(b"1" * 100_000)
+    (there / "study" / ".two.7.partial").write_bytes(b"half")
+    code = f"""
+from wherewhat.remote import local_copy
+from wherewhat.files import write_atomically
+folder = local_copy({url + "/study"!r})
+write_atomically(folder / "cells" / "three", b"3")
+write_atomically(folder / "cells" / "three", b"4")
+print(*sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()))
+print(local_copy({url + "/study"!r}) == folder, folder / "cells")
+print(folder, end="")
+"""
+    names, same, copy = subprocess.check_output([sys.executable, "-c", code], text=True).split("\n")
+    assert names == "cells/one cells/three"
+    assert same.startswith("True /")
+    assert not Path(copy).exists()
+    assert (there / "study" / "cells" / "three").read_bytes() == b"4"
+    assert sorted(files(there)) == ["study/.two.7.partial", "study/cells/one", "study/cells/three"]
+
+
+def test_local_paths_are_used_as_they_are(tmp_path: Path) -> None:
+    assert local_copy(str(tmp_path)) == local_copy(tmp_path) == local_copy(f"file://{tmp_path}") == tmp_path
+    assert f"{local_copy('memory://runs/')}" == "memory://runs"
+    assert f"{local_copy('memory://runs') / 'cells'}" == "memory://runs/cells"
