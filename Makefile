@@ -11,8 +11,8 @@ demo: $(READY)  ## profile the two small models that ship with the package, and 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | expand -t 15
 
-fast: $(READY)  ## the quick tests: no real models, no browser, nothing slow; under a minute on two cores
-	$(BIN)/pytest -n 2 -m "not slow and not weights and not browser"
+fast: $(READY)  ## the quick tests: no real models, no browser, nothing slow, no shape checks; under a minute
+	$(BIN)/pytest -n 2 -o addopts="-q --strict-markers" -m "not slow and not weights and not browser"
 
 test: $(READY)  ## all tests, about 15 minutes on two cores
 	$(BIN)/pytest -n auto

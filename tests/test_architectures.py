@@ -82,6 +82,7 @@ def test_scores_are_those_of_the_published_procedure(name: str) -> None:
     assert deviation_of_scores(model, ids, trace) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("name", THOROUGH)
 def test_scores_agree_at_every_block_size_and_temperature(name: str, size: int) -> None:

@@ -143,6 +143,7 @@ def test_a_line_says_what_can_be_computed_again_from_the_heads_and_the_weights(m
     }
 
 
+@pytest.mark.slow
 def test_models_that_fail_are_told_with_their_reason(made):
     assert made.failed.keys() == {"learnt", "nothing"}
     assert "prompt" in made.failed["learnt"]  # GPT-2 has scores at level prompt only
@@ -193,6 +194,7 @@ def test_the_card_is_one_that_the_hub_reads(made, folder):
     assert "apache-2.0, mit, unknown" in card.text
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_not_measured_again(made, folder):
     before = contents(folder / "made")
     code, out, _ = give(folder / "models.toml", "-o", folder / "made")

@@ -79,6 +79,7 @@ def own_means(model: Classifier, tokens: Tensor) -> Tensor:
     return torch.stack([torch.cat(some).mean(0) for some in brought])
 
 
+@pytest.mark.slow
 def test_means_are_over_tokens_that_count(trained: Classifier) -> None:
     tokens, answers = held_out(TASK, RECIPE, 100)
     assert torch.allclose(head_means(trained, tokens, answers).flatten(1), own_means(trained, tokens), atol=1e-5)

@@ -91,6 +91,7 @@ def test_the_tables_have_one_row_per_run_and_one_per_head(made: Encodings) -> No
     assert np.allclose(largest, made.runs.set_index(keys)["largest"].sort_index(), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_findings_skip_what_was_not_run_and_figures_are_drawn(made: Encodings, tmp_path: Path) -> None:
     found = findings(made)
     assert found["claim"].str.contains("ALiBi fails").sum() == 2

@@ -245,6 +245,7 @@ def test_what_is_added_late_is_not_there_before() -> None:
 # What the scores are read from.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, one in ENCODINGS.items() if not one.added])
 @pytest.mark.parametrize("causal", [False, True])
 def test_capture_places_contents_as_the_model_would(name: str, causal: bool) -> None:

@@ -80,6 +80,7 @@ def test_an_empty_gate_changes_no_bit(name: str) -> None:
         assert torch.equal(logits(model), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWING)
 def test_one_frequency_kept_attends_by_its_logits_alone(name: str) -> None:
     """Through the family's own eager attention, with its soft-capping, biases and sinks."""
@@ -96,6 +97,7 @@ def test_one_frequency_kept_attends_by_its_logits_alone(name: str) -> None:
         assert torch.allclose(row / row.sum(-1, keepdim=True), expected.softmax(-1), atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("gpt2", "diffllama")])
 def test_the_logits_of_frequencies_add_up(name: str) -> None:
     model, ids, layer = model_of(name), prompt(), 1
@@ -228,6 +230,7 @@ def state(model: PreTrainedModel) -> tuple[object, ...]:
     return hooks, patched, len(gates), model.config._attn_implementation, logits(model).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_model_is_restored_whatever_happens(name: str) -> None:
     model = model_of(name)

@@ -87,6 +87,7 @@ def test_capture_gives_the_rows_of_the_model(shape: Shape) -> None:
         assert torch.allclose(trace.attention_rows(layer), own_rows(model, ids, layer), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_capture_agrees_with_the_exported_model() -> None:
     model = Transformer(Shape(137), seed=5)
     for value in model.parameters():

@@ -133,6 +133,7 @@ def test_both_levels_agree_in_the_first_layer_of_real_models(name, request):
     assert scores.attention.shape == (*scores.positional.shape, len(blocks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model_type",
     "gpt2 opt bloom mpt gpt_neo gptj falcon llama gemma2 gemma3_text gpt_oss deepseek_v3".split(),

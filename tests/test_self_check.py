@@ -97,6 +97,7 @@ def nothing(rotation: Rotation) -> Rotation:
 WRONG = [other_layout, one_plane_off, other_base, backwards, nothing]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("model_type", ["llama", "gptj", "deepseek_v3"])
 def test_wrong_rotations_of_keys_are_caught(
@@ -113,6 +114,7 @@ def test_wrong_rotations_of_keys_are_caught(
         ww.capture(tiny_model(model_type), prompt())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_exchange_by_hand_catches_a_wrong_rotation_alone(
     model: PreTrainedModel, wrong: Callable[[Rotation], Rotation]

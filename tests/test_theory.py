@@ -104,6 +104,7 @@ def test_the_score_names_a_construction_by_what_it_was_made_for(made, expected):
     assert kind(scores.positional.mean().item(), scores.symbolic.mean().item()) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "made",
     [

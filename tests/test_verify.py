@@ -63,6 +63,7 @@ def test_a_saved_verification_is_the_one_returned(tmp_path):
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [other_sign, other_angle, too_hot])
 @pytest.mark.parametrize("name", SMALL)
 def test_a_broken_construction_answers_wrong(name, broken):
@@ -105,6 +106,7 @@ def test_h_sym_does_not_know_which_match_came_last():
     assert "wrong" in row.shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
