@@ -13,6 +13,7 @@ from transformers import Cache, PreTrainedModel
 
 from ..core.trace import Trace
 from ..errors import BadInput, NotMeasurable
+from .confirm import probing
 from .hook import Recorder, last_logits_only, recording
 from .offload import entry_device
 from .self_check import certify
@@ -119,20 +120,28 @@ def _capture(
         )
     known, caching = (0, {}) if past is None else (past.get_seq_length(), {"past_key_values": past})
     recorder = Recorder(positions, known)
-    with recording(model, recorder):
+    modules, new = [module for module, _, _ in certificate.calls], input_ids.shape[1] - known
+    with recording(model, recorder), probing(model, modules, recorder, new) as probe:
         output = model(input_ids=input_ids[:, known:], use_cache=past is not None, **caching, **last_logits_only(model))
     if len(recorder.records) != len(certificate.positions):
         raise NotMeasurable(
             f"{len(recorder.records)} attention calls captured, {len(certificate.positions)} in the self-check"
         )
-    layers = []
-    for number, (record, where) in enumerate(zip(recorder.records, certificate.positions, strict=True)):
+    for number, record in enumerate(recorder.records):
         # One read: a sum is finite only if every term is.
         if not (record.queries.sum(dtype=torch.float32) + record.keys.sum(dtype=torch.float32)).isfinite():
             raise NotMeasurable(f"attention layer {number} gives NaN or infinite queries or keys on this prompt")
-        layers.append(where.layer(record, number))
+    if probe.contradicts(certificate, recorder.records):
+        certificate = certify(model, input_ids.shape[1], again=True)
+        if probe.contradicts(certificate, recorder.records):
+            raise NotMeasurable(
+                f"{model.config.model_type}: on this prompt, position does not act on keys as the self-check measured"
+            )
     return Trace(
-        attention=tuple(layers),
+        attention=tuple(
+            where.layer(record, number)
+            for number, (record, where) in enumerate(zip(recorder.records, certificate.positions, strict=True))
+        ),
         positions=tuple(positions),
         query=positions[-1],
         output=output.logits[:, -1].float(),
