@@ -80,7 +80,7 @@ def random_series(steps: int = 20, layers: int = 4, heads: int = 2, hops: int = 
     return Dynamics(table, accuracy, purity_table(table), about)
 
 
-def random_gating(profile: Profile, units: int = 6) -> Ablation:
+def random_ablation(profile: Profile, units: int = 6) -> Ablation:
     """Every head ablated by itself, with random effects; that of the first head is the largest."""
     made = Trials(profile.heads, planes=2).each_head()
     draw = torch.Generator().manual_seed(0)
