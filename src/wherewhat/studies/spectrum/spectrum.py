@@ -72,8 +72,8 @@ class Spectrum(Result, file="spectrum.json", kind="spectrum"):
     `interaction`. From the logits of all queries: the shares explained by distance alone, `toeplitz` of all variance,
     `distance` of the variance within queries, which is what attention depends on. From queries keys^T: `norm`,
     `condition` and `effective_rank`, with the suffix `_unrotated` without rotation; `majorised`, the share of prompts
-    on which the sums of the largest singular values shrink; and `kernel_norm`, the fraction of the norm without rotation
-    that the Hadamard product with the mean kernel would leave.
+    on which the sums of the largest singular values shrink; and `kernel_norm`, the fraction of the unrotated norm that
+    the Hadamard product with the mean kernel would leave.
     """
 
     heads: pd.DataFrame
