@@ -131,7 +131,7 @@ def test_a_line_says_what_can_be_computed_again_from_the_heads_and_the_weights(m
         row = rows[name]
         assert row["parameters"] == sum(part.size for part in load_file(weights(name) / "model.safetensors").values())
         sizes = [config[one] for one in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")]
-        assert [row["layers"], row["heads_a_layer"], row["kv_heads"]] == sizes
+        assert [row["layers"], row["heads_per_layer"], row["kv_heads"]] == sizes
         assert row["head_size"] == config["hidden_size"] // config["num_attention_heads"]
         assert row["heads"] == sizes[0] * sizes[1]
         assert row["rope_base"] == 10_000
@@ -275,7 +275,7 @@ def test_a_gguf_file_is_measured_like_the_model_that_it_holds(folder, tmp_path):
     rows = {row["model"]: row for row in atlas.models.to_dict("records")}
     assert (rows["model"]["licence"], rows["model"]["licence_from"]) == ("apache-2.0", "its GGUF file")
     assert rows["folder"]["licence"] == "unknown"
-    for name in ("layers", "heads_a_layer", "kv_heads", "head_size", "rope_base", "parameters"):
+    for name in ("layers", "heads_per_layer", "kv_heads", "head_size", "rope_base", "parameters"):
         assert rows["model"][name] == rows["folder"][name]
 
 

@@ -210,9 +210,9 @@ def test_planes_of_angle_zero_are_one_entry_and_the_fastest_comes_first():
     torch.testing.assert_close(trace.angles, torch.tensor([[0.9, 0.1, 0.0]]))
     assert ww.score_frequencies(trace).symbolic[..., -1] == pytest.approx(1, abs=1e-5)
     places = torch.arange(20)
-    contents = made[0].rotation.turn(made[0].keys, places, back=True)
+    contents = made[0].rotation.rotate(made[0].keys, places, back=True)
     for content, place in ((3, 12), (12, 3), (7, 7)):
-        key = made[0].rotation.turn(contents[:, :, [content]], torch.tensor([place])).repeat_interleave(2, dim=1)
+        key = made[0].rotation.rotate(contents[:, :, [content]], torch.tensor([place])).repeat_interleave(2, dim=1)
         logit = (made[0].queries[:, :, 1] * key[:, :, 0]).sum(-1) * 0.5
         table = torch.stack([trace.placement(0, head)[:, content, place] for head in range(4)], dim=1)
         torch.testing.assert_close(table, logit, atol=1e-5, rtol=0)

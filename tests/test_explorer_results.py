@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from explorer_page import saved, table
-from synthetic import random_gating, random_lengths, random_profile
+from synthetic import random_ablation, random_lengths, random_profile
 from wherewhat.explorer.data_ablation import single_heads
 from wherewhat.studies.lengths.paper import published_accuracy
 
@@ -28,7 +28,7 @@ def signed(value: float) -> str:
 @pytest.fixture(scope="module")
 def ablated():
     profile = random_profile(4, 3, 2, blocks=4)
-    return profile, random_gating(profile)
+    return profile, random_ablation(profile)
 
 
 def test_a_head_shows_the_effect_of_ablating_it(show, ablated):

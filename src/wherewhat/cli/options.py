@@ -59,10 +59,14 @@ def output_folder(help: str, default: str | None = None) -> Any:
     return folder_option("-o", "--output", help=help, show_default=default or True)
 
 
-WHERE = "Where cells are computed"
+WHERE = "Parallel execution"
 Jobs = Annotated[
     int,
-    typer.Option(min=1, help="Compute this many cells in parallel, each in its own process.", rich_help_panel=WHERE),
+    typer.Option(
+        min=1,
+        help="Worker processes; each computes one cell (a prompt, checkpoint or ablation) at a time.",
+        rich_help_panel=WHERE,
+    ),
 ]
 Ray = Annotated[
     str | None, typer.Option(help="Compute cells on a Ray cluster: local, auto or host:port.", rich_help_panel=WHERE)

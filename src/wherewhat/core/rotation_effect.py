@@ -98,12 +98,12 @@ def layer_effect(layer: AttentionLayer, positions: tuple[int, ...]) -> RotationE
 
 def _planes(layer: AttentionLayer, vectors: Float[Tensor, "*lead D"]) -> Float[Tensor, "*lead F 2"]:
     """The rotating planes of queries or keys, fastest first."""
-    sides = (vectors[..., side][..., layer.rotation.turning] for side in (layer.rotation.first, layer.rotation.second))
+    sides = (vectors[..., side][..., layer.rotation.rotating] for side in (layer.rotation.first, layer.rotation.second))
     return torch.stack(list(sides), -1)
 
 
 def _back(layer: AttentionLayer, vectors: Tensor, positions: Tensor) -> Tensor:
-    return layer.rotation.turn(vectors, positions, back=True)
+    return layer.rotation.rotate(vectors, positions, back=True)
 
 
 def _attention(

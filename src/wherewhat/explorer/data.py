@@ -29,7 +29,7 @@ exclusion_bound positional_without_first symbolic_without_first mean_frequency p
 FREQUENCIES = ("positional", "symbolic", "use_norm", "use_max")
 SERIES = ("positional", "symbolic", "entropy", "mean_frequency")
 REPEATED = ("model", "revision", "architecture", "level", "tau", "settings", "thresholds", "correlation", "medians",
-            "accuracy", "sinks", "left_out", "swaps", "sensitivity", "self_check", "versions")  # fmt: skip
+            "accuracy", "sinks", "skipped", "swaps", "sensitivity", "self_check", "versions")  # fmt: skip
 OPTIONS = ("task", "kind", "template", "pairs", "samples", "width", "level", "swaps", "tau", "dtype", "seed")
 
 

@@ -26,7 +26,7 @@ from .check_prompt import TOKENS as TOKENS
 from .check_prompt import CheckPrompt, angles_in_force, make_prompt, stated_context
 from .check_prompt import angles_depend_on_length as angles_depend_on_length
 from .hook import Record, Recorder, gates, implementation, quiet_evaluation, recording
-from .rotation_probe import Turn, fit_rotation, hypotheses_of, shifts_within, stretches_of
+from .rotation_probe import ShiftedKeys, fit_rotation, hypotheses_of, shifts_within, stretches_of
 
 # Tolerated differences: attention logits relative to their spread, keys relative to the largest, the model's logits
 # relative to their norm.
@@ -166,16 +166,16 @@ def measure_positions(
     worst: list[float] = []
     for number, record in enumerate(recorder.records):
         keys = record.keys[:, :, :tokens].float()
-        turn = Turn(keys[0], {shift: keys[1 + at] for at, shift in enumerate(shifts)})
+        shifted = ShiftedKeys(keys[0], {shift: keys[1 + at] for at, shift in enumerate(shifts)})
         rest = 0.0
         for stretch in [None, *stretches_of(record.module, keys.shape[-1])]:
             rotation, left = fit_rotation(
-                turn if stretch is None else turn.divided_by(stretch), hypotheses, model.dtype
+                shifted if stretch is None else shifted.divided_by(stretch), hypotheses, model.dtype
             )
             rest = left if stretch is None else rest
             if rotation is not None:
                 positions.append(Position(rotation, stretch))
-                worst.append((turn if stretch is None else turn.divided_by(stretch)).worst_key(rotation))
+                worst.append((shifted if stretch is None else shifted.divided_by(stretch)).worst_key(rotation))
                 break
         else:
             raise NotMeasurable(

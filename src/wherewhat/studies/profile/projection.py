@@ -66,9 +66,9 @@ def project(trace: Trace, layer: int, head: int, frequency: int, model: str = ""
     heads, rotation = seen.queries.shape[1], seen.rotation
     if not 0 <= head < heads:
         raise BadInput(f"head {head}: layer {layer} has {heads} heads, counted from 0")
-    if not 1 <= frequency <= len(rotation.turning):
-        raise BadInput(f"frequency {frequency}: layer {layer} has IDs 1 to {len(rotation.turning)}")
-    plane = rotation.turning[frequency - 1]
+    if not 1 <= frequency <= len(rotation.rotating):
+        raise BadInput(f"frequency {frequency}: layer {layer} has IDs 1 to {len(rotation.rotating)}")
+    plane = rotation.rotating[frequency - 1]
     places = torch.arange(trace.query + 1, device=seen.keys.device)
     keys = seen.keys[0, head * seen.keys.shape[1] // heads, : trace.query + 1].float()
     query = seen.queries[0, head, trace.positions.index(trace.query)][None].float()
@@ -80,8 +80,8 @@ def project(trace: Trace, layer: int, head: int, frequency: int, model: str = ""
     return Projection(
         model, layer, head, frequency, float(rotation.angles[plane]),
         keys=on_plane(keys),
-        contents=on_plane(rotation.turn(keys, places, back=True)),
+        contents=on_plane(rotation.rotate(keys, places, back=True)),
         query=on_plane(query)[0],
-        query_content=on_plane(rotation.turn(query, places[-1:], back=True))[0],
+        query_content=on_plane(rotation.rotate(query, places[-1:], back=True))[0],
         attention=trace.attention_rows(number)[0, head].cpu().numpy(),
     )  # fmt: skip
