@@ -74,6 +74,8 @@ def layer_effect(layer: AttentionLayer, positions: tuple[int, ...]) -> RotationE
     seeking, sought = _planes(layer, queries), _planes(layer, _back(layer, queries, asked))
     of_query = torch.cat([seeking, seeking - sought], -1)  # B H Q F 4
     of_key = torch.cat([rotated - content, content], -1)  # B K T F 4
+    if layer.softcap is None and layer.sinks is None:  # a constant moves all logits of a query alike: less rounding
+        of_key = of_key - of_key.mean(2, keepdim=True)
     one, other = torch.triu_indices(4, 4, device=keys.device)
     twice = torch.where(one == other, 1.0, 2.0).to(keys)
     moments = torch.cat([of_key, of_key[..., one] * of_key[..., other]], -1)  # B K T F 14
