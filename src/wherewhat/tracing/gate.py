@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,6 +27,7 @@ HeadSpec = Sequence[int | str | None]
 _numbers = count(1)
 
 
+@runtime_checkable
 class Plan(Protocol):
     """Which rotations of a model are dropped, such as `RotationPlan`."""
 

@@ -64,7 +64,7 @@ def tasks(tokenizer: Any, length: int, samples: int, seed: int) -> Material:
     def lists(pairs: int) -> list[Prompt]:
         return binding(tokenizer, pairs, samples, seed)
 
-    asked = lists(pairs_that_fit(lists, length, MOST_PAIRS))
+    asked = lists(pairs_that_fit(lists, length, min(MOST_PAIRS, max(2, length // 3))))  # 3 tokens per pair or more
     return Material(copies=copies, asked=tuple(asked) if longest(asked) <= length else ())
 
 

@@ -54,6 +54,9 @@ class Trial:
     length: int
     kind: str = "text"
 
+    def __str__(self) -> str:
+        return f"set {self.number}, calibrated at {self.calibrated}, {self.kind} of {self.length} tokens"
+
 
 def trials(lengths: Sequence[int]) -> Iterator[Trial]:
     """First what is calibrated and tested at one length, text before tasks, short before long; then across lengths."""
@@ -165,7 +168,7 @@ def experiment(
     rows: list[dict[str, Any]] = []
     for trial in trials(running.lengths):
         rows += running.run(trial, finished)
-        say(f"{running.name}: set {trial.number}, calibrated at {trial.calibrated}, {trial.kind} of {trial.length} tokens")
+        say(f"{running.name}: {trial}")
     return pd.DataFrame(rows)
 
 

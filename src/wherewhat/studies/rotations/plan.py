@@ -56,6 +56,18 @@ class RotationPlan(Result, file="rotations.json", kind="plan of rotations"):
             )
         return self.frozen()
 
+    def curve(self) -> dict[int, float]:
+        """KL of the plan by number of planes kept per key head, a mean over lengths; empty if it was not evaluated."""
+        if self.losses is None:
+            return {}
+        losses: Any = self.losses.query("criterion == 'plan' and measure == 'kl'")
+        return losses.groupby("keep")["value"].mean().sort_index().to_dict()
+
+    def needed(self, tolerance: float) -> Kept | None:
+        """The planes that a KL of at most `tolerance` needs: the fewest of the numbers that were evaluated, if any."""
+        enough = [keep for keep, kl in self.curve().items() if kl <= tolerance]
+        return most_needed(self.tensors["effect"], min(enough), self.about["budget"]) if enough else None
+
     def summary(self) -> dict[str, Any]:
         """Numbers for a program: how many planes are kept, and by criterion the mean of every measure, over all lengths
         and by length."""
