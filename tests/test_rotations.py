@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from transformers.models.llama import modeling_llama
 
 import wherewhat as ww
 from conftest import weights
@@ -16,6 +17,7 @@ from tiny import tiny_model
 from wherewhat.errors import BadInput
 from wherewhat.prompts.documents import packaged_documents
 from wherewhat.studies.rotations.experiment import experiment, summarise
+from wherewhat.studies.rotations.finetune import finetune
 from wherewhat.studies.rotations.plan import BASELINES, CONTROLS, baseline, most_needed, shuffled
 
 STORIES = "stories260K"
@@ -50,6 +52,27 @@ def test_a_plan_that_keeps_nothing_is_nope() -> None:
         frozen = logits(model)
     model.model.rotary_emb.inv_freq.zero_()
     assert torch.allclose(frozen, logits(model), atol=1e-4)
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("budget", ["model", "head"])
+def test_a_plan_is_the_model_with_these_planes_unrotated(budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against Hugging Face's own rotation, skipped in the planes that the plan drops."""
+    model, tokenizer = ww.load(weights(STORIES)), ww.load_tokenizer(weights(STORIES))
+    plan = ww.rotations(model, tokenizer=tokenizer, keep=2, budget=budget, length=[32], samples=1)
+    with ww.gate(model, plan):
+        gated = logits(model)
+    layers = iter(plan.tensors["kept"])  # (key heads, planes), in the order in which layers run
+    rotate = modeling_llama.apply_rotary_pos_emb
+
+    def partly(query: torch.Tensor, key: torch.Tensor, *angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        kept = next(layers).repeat(1, 2)[:, None]  # both dimensions of a plane
+        rotated = rotate(query, key, *angles)
+        shared = kept.repeat_interleave(query.shape[1] // key.shape[1], 0)
+        return torch.where(shared, rotated[0], query), torch.where(kept, rotated[1], key)
+
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", partly)
+    assert torch.allclose(gated, logits(model), atol=1e-4)
 
 
 @pytest.mark.weights
@@ -162,7 +185,21 @@ def test_a_plan_comes_from_prompts_too() -> None:
 
 @pytest.mark.slow
 @pytest.mark.weights
-def test_an_experiment_resumes_and_tells_what_is_finished(tmp_path: Path) -> None:
+def test_training_with_a_plan_in_force_keeps_what_it_froze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wherewhat.studies.rotations.finetune.TRAINING", 8)
+    monkeypatch.setattr("wherewhat.studies.rotations.finetune.EVERY", 10)
+    monkeypatch.setattr("wherewhat.studies.rotations.finetune.TOKENS", 64)
+    rows = finetune(str(weights(STORIES)), tmp_path, share=2, steps=20).set_index(["criterion", "step"])
+    assert rows.loc[("all", 0), "kl"] == pytest.approx(0, abs=1e-6)
+    for criterion in ("plan", "norm", "highest"):
+        assert rows.loc[(criterion, 20), "kl"] < rows.loc[(criterion, 0), "kl"]
+
+
+@pytest.mark.slow
+@pytest.mark.weights
+def test_an_experiment_resumes_and_tells_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wherewhat.studies.rotations.experiment.SETS", 2)
+    monkeypatch.setattr("wherewhat.studies.rotations.experiment.TOKENS", 64)
     model = str(weights(STORIES))
     assert experiment(model, tmp_path, lengths=[32], finished=True).empty
     rows = experiment(model, tmp_path, lengths=[32])

@@ -16,6 +16,7 @@ import torch
 from wherewhat.cli.output import quiet_libraries
 from wherewhat.files import write_table
 from wherewhat.studies.rotations.experiment import LENGTHS, experiment
+from wherewhat.studies.rotations.finetune import finetune
 
 
 def main() -> None:
@@ -26,13 +27,22 @@ def main() -> None:
     parser.add_argument("--own", action="store_true", help="documents that the model writes itself")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--collect", type=Path, help="only read finished trials, and add them to this table")
+    parser.add_argument("--finetune", type=Path, help="fine-tune with each criterion in force, into this table")
+    parser.add_argument("--steps", type=int, default=300)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     quiet_libraries()
+
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
     for model in given.models:
+        if given.finetune is not None:
+            write_table(given.finetune, finetune(model, given.folder, steps=given.steps, say=say))
+            continue
         rows = experiment(
             model, given.folder, own=given.own, lengths=given.lengths, finished=given.collect is not None,
-            say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+            say=say,
         )  # fmt: skip
         if given.collect is not None and len(rows):
             if given.collect.exists():

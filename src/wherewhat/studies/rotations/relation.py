@@ -17,9 +17,9 @@ from ...tracing.offload import entry_device
 def relation(model: Any, prompt: Prompt) -> pd.DataFrame:
     """One row per layer, head and rotary frequency, seen from the last token of a prompt.
 
-    `effect`: half the variance of logits that rotation causes, in nats; `norm`: of the query times the mean of the keys;
-    `positional`, `symbolic`: the scores of the frequency alone; `radians`: how far it rotates over the prompt; `sink`:
-    the largest weight that the head gives to a single key.
+    `effect`: half the variance of logits that rotation causes, in nats; `norm`: that of the query times the mean of the
+    keys; `positional`, `symbolic`: the scores of the frequency alone; `radians`: how far it rotates over the prompt;
+    `sink`: the largest weight that the head gives to a single key.
     """
     ids = torch.tensor([prompt.ids], device=entry_device(model))
     trace = capture(model, ids)
