@@ -13,8 +13,10 @@ from transformers.models.llama import modeling_llama
 
 import wherewhat as ww
 from conftest import weights
+from synthetic import random_plan, random_profile
 from tiny import tiny_model
 from wherewhat.errors import BadInput
+from wherewhat.explorer.page import explorer_html
 from wherewhat.prompts.documents import packaged_documents
 from wherewhat.studies.rotations.experiment import experiment, summarise
 from wherewhat.studies.rotations.finetune import finetune
@@ -226,3 +228,9 @@ def test_bad_input_is_refused_in_one_line(refuse: Any, tmp_path: Path) -> None:
 def test_a_model_without_rotation_is_refused(stories260k: Any) -> None:
     with pytest.raises((BadInput, ww.NotMeasurable)):
         ww.rotations(tiny_model("bloom"), tokenizer=ww.load_tokenizer(weights(STORIES)), length=[16], samples=1)
+
+
+def test_a_report_needs_the_profile_of_the_model_of_a_plan() -> None:
+    plan = random_plan(random_profile(2, 2, 3, blocks=4))
+    with pytest.raises(BadInput, match="no profile of the model of the plan some is given"):
+        explorer_html([plan])
