@@ -37,6 +37,7 @@ DeviceMap = Annotated[
     ),
 ]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
+Cache = Annotated[bool, typer.Option(help="Convert a .gguf file once, and read the conversion after that.")]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -89,11 +90,12 @@ LOADING: dict[str, tuple[Any, Any]] = {
     "device": (Device, "cpu"),
     "device_map": (DeviceMap, None),
     "trust_remote_code": (TrustRemoteCode, False),
+    "cache": (Cache, True),
 }
 
 
 def model_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --revision, --dtype, --device, --device-map and --trust-remote-code to a command that loads a model.
+    """Add --revision, --dtype, --device, --device-map, --trust-remote-code and --cache to a command that loads a model.
 
     The command receives them as `**loading`, which it passes to the function of the library.
     """
