@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -24,7 +25,7 @@ CRITERIA = (
 )  # fmt: skip
 
 
-def markdown(table: pd.DataFrame) -> str:
+def markdown(table: Any) -> str:
     """Per measure: one row per model, documents, length and share, one column per criterion; then across lengths."""
     parts = []
     matched = table[table["calibrated"] == table["length"]]
@@ -63,7 +64,7 @@ def markdown(table: pd.DataFrame) -> str:
     return "\n\n".join(parts)
 
 
-def _cell(row: pd.Series, bold: bool) -> str:
+def _cell(row: Any, bold: bool) -> str:
     value = f"{row['value']:.3f}"
     return f"{f'**{value}**' if bold else value} ({row['low']:.2f}-{row['high']:.2f})"
 
@@ -95,13 +96,13 @@ def main() -> None:
         if given.finetune is not None:
             write_table(given.finetune, finetune(model, given.folder, steps=given.steps, say=say))
             continue
-        rows = experiment(
+        rows: Any = experiment(
             model, given.folder, own=given.own, lengths=given.lengths, finished=given.collect is not None,
             say=say,
         )  # fmt: skip
         if given.collect is not None and len(rows):
             if given.collect.exists():
-                known = pd.read_parquet(given.collect)
+                known: Any = pd.read_parquet(given.collect)
                 same = (known["model"] == rows["model"][0]) & (known["documents"] == rows["documents"][0])
                 rows = pd.concat([known[~same], rows], ignore_index=True)
             write_table(given.collect, rows)

@@ -8,24 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..errors import BadInput
-from ..studies.profile.result import Profile
 from ..studies.rotations.plan import RotationPlan
+from .data_ablation import profiles_of
 
 
 def plans_of(sources: Sequence[Any], plans: Sequence[RotationPlan]) -> dict[int, RotationPlan]:
     """The plan of every profile that has one, by the index of the profile among the sources."""
-    matched: dict[int, RotationPlan] = {}
-    for plan in plans:
-        profiles = [
-            at
-            for at, source in enumerate(sources)
-            if isinstance(source, Profile) and source.about["settings"]["weights"] == plan.about["weights"]
-        ]
-        if not profiles:
-            raise BadInput(f"no profile of the model of the plan {plan.name} is given: add its folder")
-        matched |= dict.fromkeys(profiles, plan)
-    return matched
+    return {at: plan for plan in plans for at in profiles_of(sources, plan, "plan")}
 
 
 def plan_data(
