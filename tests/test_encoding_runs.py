@@ -18,12 +18,26 @@ import torch
 from rich.console import Console
 
 from wherewhat.display.style import save_drawn
+from wherewhat.errors import BadInput
 from wherewhat.lab.classifier import Classifier, Design
 from wherewhat.lab.encodings import NOPE, Encoding
 from wherewhat.results import load_prefixed, save_prefixed
+from wherewhat.studies.encodings import runs
 from wherewhat.studies.encodings.claims import findings
 from wherewhat.studies.encodings.figures import FIGURES
-from wherewhat.studies.encodings.runs import CLEAN, FLAWED, MAIN, SIZES, TASKS, EncodingSetting, restore, run_settings
+from wherewhat.studies.encodings.runs import restore, run_settings, train_cell, training_cell
+from wherewhat.studies.encodings.settings import (
+    CLEAN,
+    FEW_SEQUENCES,
+    FLAWED,
+    LARGE_MODEL,
+    LONG_TASK,
+    MAIN,
+    SIZES,
+    TASKS,
+    EncodingSetting,
+    plan,
+)
 from wherewhat.studies.encodings.signals import diagonal_means, of_logits, pulls
 from wherewhat.studies.encodings.tables import Encodings, gather, over_seeds, reproduce_encodings, rows_of
 from wherewhat.studies.encodings.terminal import show_encodings
@@ -39,12 +53,12 @@ import torch
 torch.set_num_threads(1)
 from wherewhat.studies.encodings.tables import Encodings, gather
 from wherewhat.results import save_prefixed
-from wherewhat.studies.encodings.runs import SIZES, EncodingSetting
+from wherewhat.studies.encodings.settings import SIZES, EncodingSetting
 size = replace(SIZES["small"], layers=2, heads=2, width=16, hidden=16, tested=64,
                recipe=replace(SIZES["small"].recipe, steps=20, batch=16, warmup=2))
 folder = Path(sys.argv[1])
 wanted = [EncodingSetting("rope", "distance"), EncodingSetting("mla", "count"), EncodingSetting("t5", "distance")]
-tables = gather(folder / "cells", wanted, size, lambda what, done, total: None)
+tables = gather(folder / "cells", wanted, sizes={"small": size})
 save_prefixed(Encodings(*tables, {}), folder / "encodings")
 """
 
@@ -70,6 +84,74 @@ def test_runs_killed_with_9_and_resumed_give_the_same_tables(tmp_path: Path) -> 
     assert (len(made.runs), len(made.heads), len(made.training)) == (3, 3 * 4, 3)
 
 
+@pytest.mark.parametrize("solved", [None, 0.0])
+def test_a_run_interrupted_between_snapshots_ends_with_the_same_weights(solved, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(runs, "SAVE_SECONDS", -1)  # after every step
+    monkeypatch.setattr(runs, "SOLVED_STEPS", 15)
+    size = replace(TINY, solved=solved)
+    setting = EncodingSetting("mla", "distance", 1, dropout=0.1)
+    cell = training_cell(setting, {"small": size})
+
+    class Stopped(Exception): ...
+
+    def stop(step: int) -> None:
+        if step == 13:  # the state of step 12 is the last one saved
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train_cell(cell, stop, unfinished=tmp_path)
+    steps: list[int] = []
+    resumed = train_cell(cell, steps.append, unfinished=tmp_path)
+    assert steps[0] == 13
+    assert resumed["looks"].tolist() == ([0, 1, 4, 10, 20] if solved is None else [0, 1, 4, 10, 15])
+    whole = train_cell(cell)
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_the_paper_size_is_the_published_configuration() -> None:
+    """Figures of the paper and its code, as given in its text; 70,000 sequences of distance in batches of 512."""
+    settings = plan("paper")
+    cells = {(one.encoding, one.task): training_cell(one) for one in settings if one.variant == CLEAN}
+    for (_, task), cell in cells.items():
+        design, recipe, labels = cell.design, cell.recipe, cell.labels
+        assert (design.layers, design.heads, design.width, design.head_dim, design.hidden) == (6, 16, 256, 16, 512)
+        assert (design.vocabulary, design.tokens, recipe.dropout) == (574, 120, 0.1)
+        assert (recipe.rate, recipe.batch, recipe.betas, recipe.decay) == (1e-4, 512, (0.98, 0.9), 1e-5)
+        assert recipe.schedule == "cosine"
+        assert recipe.warmup / recipe.steps == 0.06
+        assert abs(recipe.steps - 100 * 0.7 * 100_000 / 512) < 100
+        assert labels.samples == (100_000 if task == "distance" else 50_000)
+    drawn = cells["rope", "distance"].labels.sample(5000)
+    assert set(drawn.answers.tolist()) == set(range(2, 72))
+    assert set(cells["rope", "count"].labels.sample(5000).answers.tolist()) == set(range(101))
+    latent = cells["mla", "distance"].design.encoding
+    assert (latent.latent, latent.decoupled) == (128, 16)
+    assert cells["rope, half the dimensions", "distance"].design.encoding.dims == 8
+    stopped = cells["p-rope", "distance"].design.encoding.angles(16, 16)[0]
+    assert (int((stopped > 0).sum()), int((stopped == 0).sum())) == (4, 4)
+    assert "rope, 8 heads" in {name for name, _ in cells}
+
+
+def test_medium_runs_differ_from_the_published_setting_in_few_things() -> None:
+    wanted = plan("medium")
+    assert {one.dropout for one in wanted} == {0.1}
+    assert len(wanted) == len(set(wanted))
+    sizes = list(dict.fromkeys(one.size for one in wanted))
+    assert sizes == ["small", LONG_TASK, LARGE_MODEL, FEW_SEQUENCES]
+    paper = {one.encoding: training_cell(one).design for one in plan("paper", [0]) if one.variant == CLEAN}
+    for one in wanted:
+        cell, published = training_cell(one), paper[one.encoding]
+        if one.size in (LARGE_MODEL, FEW_SEQUENCES):
+            assert replace(cell.design, vocabulary=574, tokens=120, classes=published.classes) == published
+        if one.size in (LONG_TASK, FEW_SEQUENCES):
+            assert cell.labels == replace(TASKS[one.task](), samples=None)
+        else:
+            assert cell.labels == TASKS[one.task].small()
+    with pytest.raises(BadInput, match="small, medium, paper"):
+        plan("large")
+
+
 @pytest.fixture(scope="module")
 def made() -> Encodings:
     wanted = [EncodingSetting(name, task) for name in MAIN for task in TASKS]
@@ -78,7 +160,7 @@ def made() -> Encodings:
         EncodingSetting("alibi", "distance", 0, FLAWED),
         EncodingSetting("rope", "distance", 0, "last layer"),
     ]
-    return Encodings(*gather(None, wanted, TINY, lambda what, done, total: None), {})
+    return Encodings(*gather(None, wanted, sizes={"small": TINY}), {})
 
 
 @pytest.mark.slow
@@ -164,7 +246,7 @@ def test_published_tables_are_read_and_written_byte_for_byte(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_saved_study_is_the_one_returned(tmp_path: Path) -> None:
-    made = reproduce_encodings(tmp_path, quick=True, size=TINY)
+    made = reproduce_encodings(tmp_path, quick=True, sizes={"small": TINY})
     loaded = Encodings.load(tmp_path)
     for name in ("runs", "heads", "training"):
         pd.testing.assert_frame_equal(getattr(loaded, name), getattr(made, name))
@@ -173,7 +255,7 @@ def test_a_saved_study_is_the_one_returned(tmp_path: Path) -> None:
 
 def test_a_run_is_restored_as_it_was_at_each_snapshot() -> None:
     setting = EncodingSetting("rope", "distance", 3)
-    cell, trained, measured = next(run_settings([setting], TINY, None))
+    cell, trained, measured = next(run_settings([setting], None, sizes={"small": TINY}))
     first = Classifier(cell.design, 3).state_dict()
     assert all(torch.equal(value, first[name]) for name, value in restore(cell, trained, 0).state_dict().items())
     tokens = cell.labels.sample(64, seed=2**40)
@@ -230,7 +312,7 @@ def test_condition_numbers_are_those_of_the_models_own_logits() -> None:
 
 def test_the_command_line_refuses_what_does_not_apply(refuse) -> None:
     refuse("applies to encodings, not to dynamics", "reproduce", "dynamics", "--quick")
-    refuse("no size 'big': small, paper", "reproduce", "encodings", "--size", "big")
+    refuse("no size 'big': small, medium, paper", "reproduce", "encodings", "--size", "big")
     refuse("device nowhere cannot be used", "reproduce", "encodings", "--device", "nowhere")
     refuse("dynamics, decoupling, encodings", "reproduce", "poetry")
     refuse("nowhere", "deposit", "nowhere/model")

@@ -16,7 +16,7 @@ from ..lab.train import processor_threads
 from ..results import Progress, Say, ignore_progress, ignore_sentence, records, save_prefixed
 from ..studies.encodings import figures as encoding_figures
 from ..studies.encodings.claims import findings
-from ..studies.encodings.runs import SIZES
+from ..studies.encodings.settings import PLANS
 from ..studies.encodings.tables import Encodings, reproduce_encodings
 from ..studies.encodings.terminal import show_encodings
 from ..studies.multihop.figures import draw_multihop
@@ -84,8 +84,8 @@ def reproduce(
     if longest < 17:
         raise BadInput(f"longest must be at least 17, the length of training, got {longest}")
     check_devices(device, None)
-    if size not in SIZES:
-        raise BadInput(f"no size {size!r}: {', '.join(SIZES)}")
+    if size not in PLANS:
+        raise BadInput(f"no size {size!r}: {', '.join(PLANS)}")
     folder = Path(folder)
     with processor_threads(threads):
         if paper == "dynamics":
@@ -152,9 +152,7 @@ def _profile(model: AnyModel | Profile, folder: Path, progress: Progress, say: S
 
 def _encodings(folder: Path, seeds: int, quick: bool, size: str, device: str, progress: Progress) -> Encodings:
     name = "encodings" if size == "small" else f"encodings-{size}"
-    made = reproduce_encodings(
-        folder / name, range(seeds), quick=quick, size=SIZES[size], device=device, progress=progress
-    )
+    made = reproduce_encodings(folder / name, range(seeds), quick=quick, size=size, device=device, progress=progress)
     save_prefixed(made, folder / "results" / name)
     _draw(encoding_figures.FIGURES, made, folder / "results" / name)
     return made

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from .runs import CLEAN, FLAWED, variant_label
+from .settings import CLEAN, FLAWED, variant_label
 from .tables import Encodings, rows_with
 
 Row = tuple[str, str, str]  # encoding, task, variant

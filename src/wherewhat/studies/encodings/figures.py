@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ...display.style import INK, LAYERS, NEITHER, WHAT, WHERE, name_figure, new_figure
 from .published import PUBLISHED
-from .runs import CLEAN, ENCODINGS, FLAWED, FLAWS, MAIN, TIMES, variant_label
+from .settings import CLEAN, ENCODINGS, FLAWED, FLAWS, MAIN, TIMES, variant_label
 from .tables import Encodings, rows_with
 
 TASKS = {"distance": WHERE, "count": WHAT}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,21 +20,11 @@ from ...core.deposit import DepositShape, deposit_of
 from ...files import plain
 from ...results import Progress, Result, ignore_progress, versions
 from .published import published
-from .runs import (
-    CLEAN,
-    MAIN,
-    SIZES,
-    TASKS,
-    EncodingSetting,
-    Size,
-    measure_ahead,
-    run_settings,
-    settings,
-    training_cell,
-)
+from .runs import measure_ahead, run_settings, training_cell
+from .settings import CLEAN, SIZES, EncodingSetting, Size, plan
 from .signals import SignalCell, signal_cell
 
-GROUP = ["encoding", "task", "variant"]
+GROUP = ["size", "dropout", "task", "encoding", "variant"]
 SUMMARISED = (
     "accuracy",
     "steps_to_90",
@@ -102,23 +92,24 @@ def reproduce_encodings(
     seeds: Sequence[int] = range(3),
     *,
     quick: bool = False,
-    size: Size = SIZES["small"],
+    size: str = "small",
     device: str = "cpu",
     progress: Progress = ignore_progress,
+    sizes: Mapping[str, Size] = SIZES,
 ) -> Encodings:
     """Every encoding trained on both tasks and measured; saved in the folder, from which existing runs are reused.
 
-    `quick` trains one seed of four encodings.
+    `size` is one of `PLANS`. `quick` trains one seed of a few encodings.
 
     >>> made = reproduce_encodings("runs/encodings", quick=True)                                   # doctest: +SKIP
     """
-    wanted = [EncodingSetting(name, task) for task in TASKS for name in MAIN] if quick else settings(seeds)
-    tables = gather(Path(folder) / "cells", wanted, size, progress, device)
-    recipe = asdict(size.recipe) | {"clip": plain(size.recipe.clip), "betas": list(size.recipe.betas)}
+    wanted = plan(size, seeds, quick)
+    tables = gather(Path(folder) / "cells", wanted, progress, device, sizes)
     about = {
         "seeds": sorted({one.seed for one in wanted}),
         "quick": quick,
-        "size": asdict(size) | {"recipe": recipe},
+        "size": size,
+        "sizes": {name: _described(sizes[name]) for name in dict.fromkeys(one.size for one in wanted)},
         "versions": versions(),
     }
     made = Encodings(*tables, about=about)
@@ -126,13 +117,22 @@ def reproduce_encodings(
     return made
 
 
+def _described(size: Size) -> dict[str, Any]:
+    recipe = asdict(size.recipe) | {"clip": plain(size.recipe.clip), "betas": list(size.recipe.betas)}
+    return asdict(size) | {"recipe": recipe}
+
+
 def gather(
-    folder: Path | None, wanted: Sequence[EncodingSetting], size: Size, progress: Progress, device: str = "cpu"
+    folder: Path | None,
+    wanted: Sequence[EncodingSetting],
+    progress: Progress = ignore_progress,
+    device: str = "cpu",
+    sizes: Mapping[str, Size] = SIZES,
 ) -> tuple[pd.DataFrame, ...]:
     """The three tables of these settings. `folder` is that of the cells, from which existing ones are reused."""
-    rows, runs = [], run_settings(wanted, size, folder, progress, device)
+    rows, runs = [], run_settings(wanted, folder, progress, device, sizes)
     compute = partial(signal_cell, device=device)
-    cells = [training_cell(setting, size) for setting in wanted]
+    cells = [training_cell(setting, sizes) for setting in wanted]
     measure_ahead(folder, cells, lambda cell: SignalCell(cell_hash(cell)), compute, "signals")
     for cell, trained, measured in runs:
         wanted_signals = SignalCell(cell_hash(cell))

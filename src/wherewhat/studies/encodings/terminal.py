@@ -13,7 +13,7 @@ from rich.text import Text
 from ...words import count
 from ..findings import show_findings
 from .claims import findings
-from .runs import CLEAN, variant_label
+from .settings import CLEAN, variant_label
 from .tables import Encodings
 
 COLUMNS = ("encoding", "accuracy, %", "published", "steps to 90 %", "largest drop", "effective heads")
