@@ -24,6 +24,7 @@ from wherewhat.lab.encodings import NOPE, Encoding
 from wherewhat.results import load_prefixed, save_prefixed
 from wherewhat.studies.encodings import runs
 from wherewhat.studies.encodings.claims import findings
+from wherewhat.studies.encodings.cost import cost_sentence, processor_seconds
 from wherewhat.studies.encodings.figures import FIGURES
 from wherewhat.studies.encodings.runs import restore, run_settings, train_cell, training_cell
 from wherewhat.studies.encodings.settings import (
@@ -38,7 +39,7 @@ from wherewhat.studies.encodings.settings import (
     EncodingSetting,
     plan,
 )
-from wherewhat.studies.encodings.signals import diagonal_means, of_logits, pulls
+from wherewhat.studies.encodings.signals import diagonal_means, of_logits, of_stream, pulls
 from wherewhat.studies.encodings.tables import Encodings, gather, over_seeds, reproduce_encodings, rows_of
 from wherewhat.studies.encodings.terminal import show_encodings
 
@@ -76,7 +77,7 @@ def test_runs_killed_with_9_and_resumed_give_the_same_tables(tmp_path: Path) -> 
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "killed" / "encodings.parquet").exists()
     assert start("killed").wait() == 0
-    for name in ("encodings", "encodings-heads", "encodings-training"):
+    for name in ("encodings", "encodings-heads", "encodings-training", "encodings-layers"):
         assert (tmp_path / "whole" / f"{name}.parquet").read_bytes() == (
             tmp_path / "killed" / f"{name}.parquet"
         ).read_bytes()
@@ -165,10 +166,11 @@ def made() -> Encodings:
 
 @pytest.mark.slow
 def test_the_tables_have_one_row_per_run_and_one_per_head(made: Encodings) -> None:
-    keys = ["encoding", "task", "seed", "variant"]
+    keys = ["encoding", "task", "seed", "variant", "size", "dropout"]
     assert not made.runs.duplicated(keys).any()
     assert not made.heads.duplicated([*keys, "layer", "head"]).any()
     assert len(made.heads) == len(made.runs) * 4
+    assert len(made.layers) == len(made.runs) * 2
     largest = made.heads.groupby(keys)["zero"].max().clip(lower=0)
     assert np.allclose(largest, made.runs.set_index(keys)["largest"].sort_index(), atol=1e-6)
 
@@ -200,10 +202,11 @@ def test_a_claim_is_judged_by_its_seeds() -> None:
     columns = dict.fromkeys(
         ("steps_to_90", "largest", "share", "effective", "agreement", "condition", "seed_rank"), 0.5
     )
-    found = findings(Encodings(runs.assign(**columns), runs, runs, {})).set_index("claim")["holds"]
+    runs = runs.assign(size="small", dropout=0.0)
+    found = findings(Encodings(runs.assign(**columns), runs, runs, runs, {})).set_index("claim")["holds"]
     assert not found["Distance: RoPE is ahead of NoPE"]  # 0.80 against 0.79 in one seed
     runs.loc[5, "accuracy"] = 0.3
-    found = findings(Encodings(runs.assign(**columns), runs, runs, {})).set_index("claim")["holds"]
+    found = findings(Encodings(runs.assign(**columns), runs, runs, runs, {})).set_index("claim")["holds"]
     assert found["Distance: RoPE is ahead of NoPE"]
 
 
@@ -214,8 +217,10 @@ def test_steps_to_90_and_shares_are_read_off_the_curve() -> None:
     }  # fmt: skip
     trained["heads"][:, 0, 0] = 5
     measured = {"whole": torch.tensor(1.0), "zero": torch.tensor([[0.4, 1.0], [1.0, 0.8]]), "mean": torch.ones(2, 2)}
-    signals = {name: torch.ones(2, 2, 2) for name in ("condition", "rank", "pull", "agreement")}
-    run, heads, training = rows_of(trained, measured, signals)
+    signals = {name: torch.ones(2, 2, 2) for name in ("condition", "rank", "pull", "agreement", "seed_agreement")}
+    signals["seed"] = torch.tensor([[[1.0, 4], [3, 2]], [[6, 8], [1, 1]]])  # margins 3 and 1, then 2 and 0
+    signals["position_share"] = torch.tensor([[0.5, 0.25], [0.1, 0.2]])
+    run, heads, training, layers = rows_of(trained, measured, signals)
     row = run.to_dict("records")[0]
     assert row["steps_to_90"] == 80  # the end of the first twenty steps with 90 % accuracy
     assert row["early_share"] == pytest.approx(5 / 8)
@@ -225,6 +230,9 @@ def test_steps_to_90_and_shares_are_read_off_the_curve() -> None:
     assert row["seed_rank"] == 1
     assert list(training["step"]) == [20, 40, 60, 80, 100]
     assert heads["early_share"].sum() == pytest.approx(1)
+    assert (row["seed"], row["seed_growth"], row["margin_growth"], row["seed_head_rank"]) == (4, 2, 3, 4)
+    assert (list(layers["margin"]), list(layers["margin_trained"])) == ([3, 1], [2, 0])
+    assert list(layers["position_share_trained"]) == pytest.approx([0.1, 0.2])
 
 
 def test_intervals_over_seeds_are_students() -> None:
@@ -248,7 +256,7 @@ def test_published_tables_are_read_and_written_byte_for_byte(tmp_path: Path) -> 
 def test_a_saved_study_is_the_one_returned(tmp_path: Path) -> None:
     made = reproduce_encodings(tmp_path, quick=True, sizes={"small": TINY})
     loaded = Encodings.load(tmp_path)
-    for name in ("runs", "heads", "training"):
+    for name in ("runs", "heads", "training", "layers"):
         pd.testing.assert_frame_equal(getattr(loaded, name), getattr(made, name))
     assert loaded.about == made.about
 
@@ -290,6 +298,80 @@ def test_the_pull_is_the_gradient_of_a_bias_by_distance() -> None:
             for distance in range(-7, 8)
         ]
     assert float(pulls(model, tokens, answers)["pull"][1, 0]) == pytest.approx(np.linalg.norm(slopes), rel=1e-4)
+
+
+@pytest.mark.parametrize("encoding", [Encoding(rotary=True), Encoding(bias="alibi"), NOPE])
+def test_the_seed_is_the_gradient_of_a_gain_of_positions(encoding: Encoding) -> None:
+    """Compared with finite differences: what rotation and bias add to the logits of a head, times a gain near 1."""
+    model = Classifier(Design(20, 5, 8, encoding, 2, 2, 16, 16), seed=1).double()
+    draw = torch.Generator().manual_seed(0)
+    tokens, answers = torch.randint(1, 20, (3, 8), generator=draw), torch.randint(5, (3,), generator=draw)
+    tokens[0, 6:] = 0
+
+    def losses(layer: int, head: int, gain: float) -> torch.Tensor:
+        state, reading = model.begin(tokens)
+        for number in range(2):
+            block, inputs = model.block(number), model.project(number, state, reading)
+            plain = model.project(number, state, reading, positions=False)
+            content, whole = (one._replace(mask=None).logits() for one in (plain, inputs))
+            logits = whole.clone()
+            if number == layer:
+                logits[:, head] = content[:, head] + gain * (whole - content)[:, head]
+            zero = torch.zeros_like(inputs.queries)
+            attended = inputs._replace(queries=zero, bias=logits).attended()
+            state = block.mlp(state + block.attention_out(attended))
+        return torch.nn.functional.cross_entropy(model.finish(state, reading), answers, reduction="none")
+
+    found = pulls(model, tokens, answers)
+    for layer, head in ((0, 1), (1, 0)):
+        with torch.no_grad():
+            slopes = (losses(layer, head, 1 + 1e-5) - losses(layer, head, 1 - 1e-5)) / 2e-5
+        # 2e-11 is the rounding error of a difference of losses
+        assert float(found["seed"][layer, head]) == pytest.approx(float(slopes.mean().abs()), rel=1e-4, abs=1e-10)
+        agreement = float(slopes.mean().abs() / slopes.abs().mean())
+        if encoding == NOPE:
+            assert found["seed_agreement"].isnan().all()
+        else:
+            assert float(found["seed_agreement"][layer, head]) == pytest.approx(agreement, rel=1e-3)
+
+
+def test_the_stream_before_the_first_layer_is_words_and_positions() -> None:
+    """Random words of variance 1 each, and sinusoids of mean square 1/2: both shares are known."""
+    design = Design(2000, 5, 40, Encoding(added="sinusoidal"), 2, 2, 64, 16)
+    tokens = torch.randint(1, 2000, (200, 40), generator=torch.Generator().manual_seed(0))
+    model = Classifier(design, seed=1)
+    places = model.add_position(0, torch.zeros(1, 40, 64))[0]
+    variance = (places - places.mean(0)).square().mean()
+    found = of_stream(model, tokens)
+    assert float(found["position_share"][0]) == pytest.approx(float(variance / (1 + variance)), rel=0.05)
+    assert float(found["position_cosine"][0]) > 0.95
+    without = of_stream(Classifier(replace(design, encoding=NOPE), seed=1), tokens)
+    assert without["position_share"].abs().max() < 0.01
+    assert without["position_cosine"].isnan().all()
+
+
+def test_runs_of_another_size_are_added_and_the_same_ones_replaced() -> None:
+    def study(*rows: tuple[str, float, float]) -> Encodings:
+        runs = pd.DataFrame(rows, columns=["size", "dropout", "accuracy"])
+        runs = runs.assign(encoding="rope", task="count", variant="clean", seed=0)
+        return Encodings(runs, runs.assign(head=0), runs, runs, {})
+
+    both = study(("small", 0.0, 0.9), ("small", 0.1, 0.8)).with_runs_of(study(("small", 0.1, 0.7), ("paper", 0.1, 0.6)))
+    for table in both.tables():
+        assert list(table["accuracy"]) == [0.9, 0.7, 0.6]
+    assert list(both.heads["head"]) == [0, 0, 0]
+
+
+def test_the_cost_counts_missing_runs_only(tmp_path: Path) -> None:
+    wanted = [EncodingSetting("rope", "distance", seed) for seed in range(2)]
+    sizes = {"small": TINY}
+    assert cost_sentence(wanted, tmp_path, sizes).startswith("2 of 2 runs to train, at most 0.0 hours")
+    assert processor_seconds(training_cell(wanted[0], sizes), 64) > 0
+    list(run_settings(wanted[:1], tmp_path, sizes=sizes))
+    assert cost_sentence(wanted, tmp_path, sizes).startswith("1 of 2 runs to train")
+    assert "1 run of small, distance" in cost_sentence(wanted, tmp_path, sizes)
+    list(run_settings(wanted, tmp_path, sizes=sizes))
+    assert cost_sentence(wanted, tmp_path, sizes) == "0 of 2 runs to train"
 
 
 def test_identical_sequences_agree() -> None:
