@@ -52,37 +52,49 @@ from dataclasses import replace
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
+from wherewhat.studies.encodings import runs
+from wherewhat.studies.encodings.settings import SIZES, EncodingSetting, plan
 from wherewhat.studies.encodings.tables import Encodings, gather
 from wherewhat.results import save_prefixed
-from wherewhat.studies.encodings.settings import SIZES, EncodingSetting
-size = replace(SIZES["small"], layers=2, heads=2, width=16, hidden=16, tested=64,
-               recipe=replace(SIZES["small"].recipe, steps=20, batch=16, warmup=2))
+runs.SAVE_SECONDS = 0
+sizes = {
+    name: replace(size, layers=2, heads=2, width=16, hidden=16, tested=64,
+                  recipe=replace(size.recipe, steps=20, batch=16, warmup=2))
+    for name, size in SIZES.items()
+}
 folder = Path(sys.argv[1])
-wanted = [EncodingSetting("rope", "distance"), EncodingSetting("mla", "count"), EncodingSetting("t5", "distance")]
-tables = gather(folder / "cells", wanted, sizes={"small": size})
-save_prefixed(Encodings(*tables, {}), folder / "encodings")
+medium = {one.size: one for one in plan("medium", [0], quick=True)}  # the last one of each size
+wanted = [EncodingSetting("mla", "count"), *medium.values()]
+save_prefixed(Encodings(*gather(folder / "cells", wanted, sizes=sizes), {}), folder / "encodings")
 """
 
 
 @pytest.mark.slow
-def test_runs_killed_with_9_and_resumed_give_the_same_tables(tmp_path: Path) -> None:
+def test_small_and_medium_runs_killed_with_9_and_resumed_give_the_same_tables(tmp_path: Path) -> None:
     def start(folder: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", KILLABLE, str(tmp_path / folder)])
 
     assert start("whole").wait() == 0
-    process = start("killed")
-    while process.poll() is None and len(list((tmp_path / "killed").glob("cells/*.safetensors"))) < 2:
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert not (tmp_path / "killed" / "encodings.parquet").exists()
+    cells = tmp_path / "killed" / "cells"
+    for finished in (3, 12):  # in the second run, small, and in the last one, of the published size
+        process = start("killed")
+        while process.poll() is None and not (
+            len(list(cells.glob("*.safetensors"))) >= finished and list(cells.glob("unfinished/*.safetensors"))
+        ):
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert list(cells.glob("unfinished/*.safetensors"))
+        assert not (tmp_path / "killed" / "encodings.parquet").exists()
     assert start("killed").wait() == 0
+    assert not list(cells.glob("unfinished/*.safetensors"))
     for name in ("encodings", "encodings-heads", "encodings-training", "encodings-layers"):
         assert (tmp_path / "whole" / f"{name}.parquet").read_bytes() == (
             tmp_path / "killed" / f"{name}.parquet"
         ).read_bytes()
     made = load_prefixed(Encodings, tmp_path / "whole" / "encodings")
-    assert (len(made.runs), len(made.heads), len(made.training)) == (3, 3 * 4, 3)
+    assert (len(made.runs), len(made.heads), len(made.training), len(made.layers)) == (5, 5 * 4, 5, 5 * 2)
+    assert list(dict.fromkeys(made.runs["size"])) == ["small", LONG_TASK, LARGE_MODEL, FEW_SEQUENCES]
 
 
 @pytest.mark.parametrize("solved", [None, 0.0])
@@ -160,8 +172,9 @@ def made() -> Encodings:
         EncodingSetting("rope", "distance", 1),
         EncodingSetting("alibi", "distance", 0, FLAWED),
         EncodingSetting("rope", "distance", 0, "last layer"),
+        EncodingSetting("rope", "distance", 0, size=LARGE_MODEL, dropout=0.1),
     ]
-    return Encodings(*gather(None, wanted, sizes={"small": TINY}), {})
+    return Encodings(*gather(None, wanted, sizes={"small": TINY, LARGE_MODEL: TINY}), {})
 
 
 @pytest.mark.slow
@@ -193,6 +206,8 @@ def test_the_terminal_shows_every_run_beside_what_was_published(made: Encodings)
     assert "92.6 %" in rope
     assert "never" in rope  # twenty steps are not enough
     assert any(line.split()[:2] == ["alibi:", "all"] for line in text.splitlines())
+    assert "distance, published model, small task, dropout 0.1: 1 seed" in text
+    assert "Claims, small, dropout 0\n" in text
 
 
 def test_a_claim_is_judged_by_its_seeds() -> None:

@@ -83,7 +83,11 @@ class Size:
 
 
 # What differs from the published setting, one size at a time. These names are the values of the column `size`.
-LONG_TASK, LARGE_MODEL, FEW_SEQUENCES = "small model, published task", "published model, small task", "batch of 16"
+LONG_TASK, LARGE_MODEL, FEW_SEQUENCES = (
+    "small model, published task",
+    "published model, small task",
+    "published, batch of 16",
+)
 SIZES = {
     "small": Size(),
     LONG_TASK: Size(
@@ -133,6 +137,11 @@ def flaws_of(variant: str) -> tuple[str, ...]:
 def variant_label(variant: str) -> str:
     """How a variant is shown."""
     return "all flaws" if variant == FLAWED else variant
+
+
+def setting_label(size: str, dropout: float) -> str:
+    """How a size and a dropout are shown."""
+    return f"{size}, dropout {dropout:g}"
 
 
 def plan(name: str, seeds: Sequence[int] = range(3), quick: bool = False) -> list[EncodingSetting]:

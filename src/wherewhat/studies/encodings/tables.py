@@ -63,10 +63,20 @@ class Encodings(Result, file="encodings.json", kind="study of encodings"):
             return pd.MultiIndex.from_frame(table[[*GROUP, "seed"]])
 
         tables: list[Any] = [
-            pd.concat([some for some in (mine[~keys(mine).isin(keys(other.runs))], theirs) if len(some)])
+            pd.concat([some for some in (mine[~keys(mine).isin(keys(other.runs))], theirs) if len(some)] or [theirs])
             for mine, theirs in zip(self.tables(), other.tables(), strict=True)
         ]
         return Encodings(*(one.reset_index(drop=True) for one in tables), about=self.about | other.about)
+
+    def by_setting(self) -> dict[tuple[str, float], Encodings]:
+        """The runs of each size and dropout, in the order of the table."""
+        settings = self.runs[SETTING].drop_duplicates().itertuples(index=False, name=None)
+        return {
+            (size, dropout): Encodings(
+                *(rows_with(table, size=size, dropout=dropout) for table in self.tables()), about=self.about
+            )
+            for size, dropout in settings
+        }
 
     def tables(self) -> tuple[pd.DataFrame, ...]:
         return self.runs, self.heads, self.training, self.layers
@@ -84,7 +94,7 @@ class Encodings(Result, file="encodings.json", kind="study of encodings"):
         return pd.DataFrame(rows)
 
 
-def rows_with(table: pd.DataFrame, **values: str) -> Any:
+def rows_with(table: pd.DataFrame, **values: str | float) -> Any:
     """The rows of a table that have these values in the columns of these names."""
     return table[np.logical_and.reduce([table[name] == value for name, value in values.items()])]
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from ...words import count
 from ..findings import show_findings
 from .claims import findings
-from .settings import CLEAN, variant_label
+from .settings import CLEAN, setting_label, variant_label
 from .tables import SETTING, Encodings
 
 COLUMNS = ("encoding", "accuracy, %", "published", "steps to 90 %", "largest drop", "effective heads")
@@ -45,11 +45,6 @@ def show_encodings(made: Encodings, console: Console) -> None:
     for (size, dropout), rows in claims.groupby(SETTING, sort=False):
         console.print(Text(f"Claims, {setting_label(size, dropout)}", "bold"))
         show_findings(rows, "mean and range over seeds", console)
-
-
-def setting_label(size: str, dropout: float) -> str:
-    """A size and a dropout, as shown."""
-    return f"{size}, dropout {dropout:g}"
 
 
 def percent(row: dict[str, Any]) -> str:
