@@ -37,16 +37,22 @@ def signal_cell(
     The sequences are the first ones with at least four fifths of the maximal length. For the spectrum and the stream
     they are cut to that length, so that none has padding.
     """
-    drawn, labels = held_out(cell.labels, cell.recipe, 16 * signals.sequences)
-    length = 4 * cell.labels.tokens // 5
-    long = (drawn[:, length - 1] != PAD).nonzero().flatten()[: signals.sequences]
-    tokens, answers = drawn[long].to(device), labels[long].to(device)
+    drawn, labels, length = long_sequences(cell, signals.sequences)
+    tokens, answers = drawn.to(device), labels.to(device)
     found = []
     for snapshot in range(len(trained["looks"])):
         model = restore(cell, trained, snapshot, device)
         cut = tokens[:, :length]
         found.append({**of_logits(model, cut), **pulls(model, tokens, answers), **of_stream(model, cut)})
     return {name: torch.stack([one[name] for one in found]) for name in found[0]}
+
+
+def long_sequences(cell: TrainingCell, number: int = SEQUENCES) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"], int]:
+    """The first held-out sequences with at least four fifths of the maximal length, their labels, and that length."""
+    drawn, labels = held_out(cell.labels, cell.recipe, 16 * number)
+    length = 4 * cell.labels.tokens // 5
+    long = (drawn[:, length - 1] != PAD).nonzero().flatten()[:number]
+    return drawn[long], labels[long], length
 
 
 @torch.no_grad()
