@@ -121,7 +121,7 @@ import torch
 from wherewhat.cli import app
 from wherewhat.files import write_tables
 from wherewhat.studies.encodings.tables import gather
-from wherewhat.studies.encodings.runs import SIZES, EncodingSetting
+from wherewhat.studies.encodings.settings import SIZES, EncodingSetting
 from wherewhat.cells.executors import attempt, executing
 
 class Pickling:
@@ -150,7 +150,7 @@ for name, executor in (("here", None), ("there", Pickling())):
         size = replace(SIZES["small"], layers=2, heads=2, width=16, hidden=16, tested=64,
                        recipe=replace(SIZES["small"].recipe, steps=4, batch=16, warmup=2))
         wanted = [EncodingSetting("rope", "distance"), EncodingSetting("nope", "count")]
-        tables = gather(out / "encodings", wanted, size, print)
+        tables = gather(out / "encodings", wanted, print, sizes={"small": size})
         write_tables(out, {f"encodings-{number}": table for number, table in enumerate(tables)})
 """
 

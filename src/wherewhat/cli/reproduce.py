@@ -27,7 +27,9 @@ def reproduce(
     ] = None,
     longest: Annotated[int, option("dynamics: skip sequences of more tokens.")] = 5000,
     quick: Annotated[bool, flag("--quick", "encodings: only one seed of four encodings.")] = False,
-    size: Annotated[str, option("encodings: small, or paper, the published size, for a GPU.")] = "small",
+    size: Annotated[
+        str, option("encodings: small, medium (for two cores), or paper, the published size, for a GPU.")
+    ] = "small",
     device: Device = "cpu",
     threads: Threads = None,
     as_json: AsJson = False,
@@ -38,7 +40,7 @@ def reproduce(
 
     decoupling trains one head for each of 32 angles on three tasks, with figures (a few minutes). With --model it also draws the paper's figures of the heads of a language model.
 
-    encodings trains every positional encoding on two tasks: 150 runs of about a minute each (--quick: 8 runs).
+    encodings trains every positional encoding on two tasks: 150 runs of about a minute each (--quick: 8 runs). --size medium trains larger models on longer sequences. What it will cost is stated first; interrupted runs resume.
 
     Existing results in the folder are reused.
 
@@ -46,6 +48,7 @@ def reproduce(
 
     wherewhat reproduce dynamics -o runs
     wherewhat reproduce decoupling --model profiles/smollm2
+    wherewhat reproduce encodings --size medium --quick
     """  # noqa: E501 - help texts wrap where they are shown
     import wherewhat as ww
 

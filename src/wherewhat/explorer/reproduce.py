@@ -13,10 +13,10 @@ from rich.console import Console
 from ..display.style import save_drawn
 from ..errors import BadInput
 from ..lab.train import processor_threads
-from ..results import Progress, Say, ignore_progress, ignore_sentence, records, save_prefixed
+from ..results import Progress, Say, ignore_progress, ignore_sentence, load_prefixed, records, save_prefixed
 from ..studies.encodings import figures as encoding_figures
 from ..studies.encodings.claims import findings
-from ..studies.encodings.runs import SIZES
+from ..studies.encodings.settings import PLANS
 from ..studies.encodings.tables import Encodings, reproduce_encodings
 from ..studies.encodings.terminal import show_encodings
 from ..studies.multihop.figures import draw_multihop
@@ -67,7 +67,8 @@ def reproduce(
     sequences of up to `longest` tokens. "decoupling" trains one head for each of 32 angles on three tasks with `seeds`
     (5) seeds; with a `model`, a language model or its profile, it also draws the paper's figures of its heads.
     "encodings" trains every positional encoding on two tasks with `seeds` (3) seeds (`quick`: one seed of four
-    encodings), at `size` "small" or "paper", on `device`.
+    encodings), on `device`, at `size` "small", "paper" (the published size) or "medium", between the two, for two
+    cores. Runs of all sizes are in the same tables.
 
     Runs are kept in `folder`, where existing ones are reused, and tables and figures are in its subfolder results.
 
@@ -84,15 +85,15 @@ def reproduce(
     if longest < 17:
         raise BadInput(f"longest must be at least 17, the length of training, got {longest}")
     check_devices(device, None)
-    if size not in SIZES:
-        raise BadInput(f"no size {size!r}: {', '.join(SIZES)}")
+    if size not in PLANS:
+        raise BadInput(f"no size {size!r}: {', '.join(PLANS)}")
     folder = Path(folder)
     with processor_threads(threads):
         if paper == "dynamics":
             return _dynamics(folder, seeds or 2, longest, progress)
         if paper == "decoupling":
             return _decoupling(folder, seeds or 5, model, progress, say)
-        return _encodings(folder, seeds or 3, quick, size, device, progress)
+        return _encodings(folder, seeds or 3, quick, size, device, progress, say)
 
 
 def show_reproduction(found: Reproduction, console: Console) -> None:
@@ -150,13 +151,17 @@ def _profile(model: AnyModel | Profile, folder: Path, progress: Progress, say: S
     return profile(model, progress=progress, say=say)
 
 
-def _encodings(folder: Path, seeds: int, quick: bool, size: str, device: str, progress: Progress) -> Encodings:
-    name = "encodings" if size == "small" else f"encodings-{size}"
+def _encodings(
+    folder: Path, seeds: int, quick: bool, size: str, device: str, progress: Progress, say: Say
+) -> Encodings:
+    name, prefix = "encodings" if size == "small" else f"encodings-{size}", folder / "results" / "encodings"
     made = reproduce_encodings(
-        folder / name, range(seeds), quick=quick, size=SIZES[size], device=device, progress=progress
+        folder / name, range(seeds), quick=quick, size=size, device=device, progress=progress, say=say
     )
-    save_prefixed(made, folder / "results" / name)
-    _draw(encoding_figures.FIGURES, made, folder / "results" / name)
+    if Path(f"{prefix}-layers.parquet").exists():  # runs of other sizes stay in the tables
+        made = load_prefixed(Encodings, prefix).with_runs_of(made)
+    save_prefixed(made, prefix)
+    _draw(encoding_figures.FIGURES, made, prefix)
     return made
 
 
