@@ -77,9 +77,9 @@ class Probe:
                 torch.stack([positions[call].unscaled(keys) for call, keys in zip(calls, some, strict=True)])
                 for some in ([records[call].keys[:, :, places] for call in calls], [self.keys[call] for call in calls])
             )
-            contents = rotation.turn(captured, places, back=True)
-            off = (rotation.turn(contents.roll(1, dims=-2), places) - moved).abs().flatten(1).amax(1)
-            found |= dict(zip(calls, (off / captured.abs().flatten(1).amax(1)).tolist(), strict=True))
+            contents = rotation.rotate(captured, places, back=True)
+            off = (rotation.rotate(contents.roll(1, dims=-2), places) - moved).abs().flatten(1).amax(1)
+            found |= dict(zip(calls, (off / captured.abs().flatten(1).amax(1).clamp(min=1e-30)).tolist(), strict=True))
         return found
 
 

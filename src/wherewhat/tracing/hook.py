@@ -226,18 +226,20 @@ def counting_layers(model: nn.Module, visitor: Visitor) -> Iterator[None]:
 
         return enter
 
-    def outermost(module: nn.Module) -> Iterator[nn.ModuleList]:
-        for child in module.children():
-            if isinstance(child, nn.ModuleList):
-                yield child
-            else:
-                yield from outermost(child)
-
     with ExitStack() as stack:
-        for layers in outermost(model):
+        for layers in layer_lists(model):
             for number, layer in enumerate(layers):
                 stack.callback(layer.register_forward_pre_hook(entering(number)).remove)
         yield
+
+
+def layer_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
+    """The outermost lists of layers."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield child
+        else:
+            yield from layer_lists(child)
 
 
 def last_logits_only(model: nn.Module) -> dict[str, int]:

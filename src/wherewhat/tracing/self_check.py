@@ -142,6 +142,8 @@ def measure_positions(
     worst: list[float] = []
     for number, record in enumerate(recorder.records):
         keys = record.keys[:, :, :tokens].float()
+        if not keys.any():
+            raise NotMeasurable(f"{family}: the keys of attention layer {number} are all zero")
         shifted = ShiftedKeys(keys[0], {shift: keys[1 + at] for at, shift in enumerate(shifts)})
         rest = 0.0
         for stretch in [None, *stretches_of(record.module, keys.shape[-1])]:
