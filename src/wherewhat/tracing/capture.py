@@ -121,7 +121,7 @@ def token_ids(inputs: Inputs, tokenizer: Any, device: torch.device) -> Tensor:
     ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
     if ids is None:
         raise BadInput(f"the output of a tokenizer holds input_ids, got {', '.join(map(str, inputs)) or 'nothing'}")
-    if mask is not None and not all(torch.as_tensor(row).all() for row in mask):
+    if mask is not None and not all(torch.as_tensor(row, device="cpu").all() for row in mask):
         raise BadInput("the prompts are padded (attention_mask has zeros): give prompts of equal length in tokens")
     if isinstance(ids, Tensor):
         return ids

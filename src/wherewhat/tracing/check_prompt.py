@@ -54,8 +54,8 @@ def make_prompt(model: PreTrainedModel, length: int) -> CheckPrompt:
     scaled = angles_depend_on_length(model)
     if scaled:  # not longer than the user's prompt: models with dynamic scaling return to their first angles for that
         tokens = min(tokens, max(length - 1, 3))
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(min(10, vocabulary // 2), vocabulary, (1, tokens + 1), generator=generator)
+    generator = torch.Generator("cpu").manual_seed(0)
+    ids = torch.randint(min(10, vocabulary // 2), vocabulary, (1, tokens + 1), generator=generator, device="cpu")
     ids = ids.to(entry_device(model))
     if not scaled:
         return CheckPrompt(ids[:, :tokens], None, tokens)
