@@ -67,6 +67,8 @@ def run(func: Any, args: Any, kwargs: dict[str, Any], without_float64: bool) -> 
         return 0
     if name == "aten::_scaled_dot_product_fused_attention_overrideable":
         raise NotImplementedError("fused attention")
+    if name == "aten::copy_":  # torch may copy a result into the memory that it was computed in
+        raw_args = (raw_args[0], raw_args[1].clone(), *raw_args[2:])
     made = func(*raw_args, **raw_kwargs)
     if name.endswith("_") and there and isinstance(args[0], OnDevice):  # in place
         return args[0]

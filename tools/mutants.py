@@ -2,7 +2,8 @@
 
 `python tools/mutants.py --sample 60 --seed 0` draws places in the code at random, changes each in a copy of the
 package, and runs the quick tests of that part, each in a forked process. It prints every mutant with its fate and the
-share killed, and appends to a file, so that an interrupted run resumes. A mutant that runs out of time counts as killed.
+share killed, and appends to a file, so that an interrupted run resumes. A mutant that runs out of time counts as
+killed.
 """
 
 from __future__ import annotations
