@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -95,6 +96,16 @@ class _Mode(TorchDispatchMode):
         return run(func, args, kwargs or {}, self.without_float64)
 
 
+class _Out(TorchFunctionMode):
+    """`out=` of an operation that torch takes apart: parts of it would be attached to the wrapper, not to its data."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(kwargs.get("out"), OnDevice):
+            return kwargs["out"].copy_(func(*args, **{name: part for name, part in kwargs.items() if name != "out"}))
+        return func(*args, **kwargs)
+
+
 @contextmanager
 def fake_device(without_float64: bool = False) -> Iterator[None]:
     """Within this context the device exists."""
@@ -104,7 +115,7 @@ def fake_device(without_float64: bool = False) -> Iterator[None]:
     before = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)
     try:
-        with _Mode(without_float64), torch.no_grad(), nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+        with _Mode(without_float64), _Out(), torch.no_grad(), nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
             yield
     finally:
         torch._C._set_only_lift_cpu_tensors(before)
