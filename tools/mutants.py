@@ -12,11 +12,12 @@ import argparse
 import ast
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -122,7 +123,7 @@ def mutants() -> Iterator[tuple[str, Path, int]]:
             yield from ((part, path, number) for number in range(len(places.found)))
 
 
-def try_one(part: str, path: Path, number: int, seconds: float) -> tuple[str, str]:
+def try_one(part: str, path: Path, number: int, seconds: int) -> tuple[str, str]:
     """Whether a test fails: "killed", "survived" or "timeout", and what was changed."""
     tree = ast.parse(path.read_text())
     places = Places()
@@ -136,23 +137,16 @@ def try_one(part: str, path: Path, number: int, seconds: float) -> tuple[str, st
         (source / path.relative_to(ROOT / "src")).write_text(ast.unparse(tree))
         child = os.fork()
         if not child:
-            run_tests(source, [test for test in tests if Path(test).exists()])
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                return ("survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"), what
-            time.sleep(0.2)
-        os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return "timeout", what
+            run_tests(source, [test for test in tests if Path(test).exists()], seconds)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return {0: "survived", -signal.SIGXCPU: "timeout"}.get(code, "killed"), what
 
 
-def run_tests(source: Path, tests: list[str]) -> None:
+def run_tests(source: Path, tests: list[str], seconds: int) -> None:
     """In a forked process with the heavy libraries loaded: run the tests on the mutated copy and exit."""
     import pytest
 
-    os.setsid()
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     sys.path.insert(0, str(source))
     os.environ["PYTHONPATH"] = f"{source}:{os.environ.get('PYTHONPATH', '')}"
     sink = os.open(os.devnull, os.O_WRONLY)
@@ -166,7 +160,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=60, help="mutants, divided equally among the parts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", choices=PARTS, help="only this part")
-    parser.add_argument("--seconds", type=float, default=600, help="time limit of one mutant")
+    parser.add_argument("--seconds", type=int, default=600, help="CPU time limit of one mutant")
     parser.add_argument("--log", type=Path, default=Path("mutants.tsv"), help="results so far; reused")
     options = parser.parse_args()
 
@@ -177,15 +171,15 @@ def main() -> None:
     import transformers.models.llama.modeling_llama  # noqa: F401
 
     torch.set_num_threads(1)
-    chosen = []
+    samples = []
     for part in [options.part] if options.part else PARTS:
         of_part = [one for one in mutants() if one[0] == part]
         number = options.sample // (1 if options.part else len(PARTS))
-        chosen += random.Random(f"{options.seed} {part}").sample(of_part, min(number, len(of_part)))
+        samples.append(random.Random(f"{options.seed} {part}").sample(of_part, min(number, len(of_part))))
         print(f"{part}: {number} of {len(of_part)} mutants")
     known = dict(line.split("\t", 1) for line in options.log.read_text().splitlines()) if options.log.exists() else {}
     fates = []
-    for part, path, number in chosen:
+    for part, path, number in (one for row in zip_longest(*samples) for one in row if one):  # one of each part in turn
         key = f"{path.relative_to(PACKAGE)}#{number}"
         if key not in known:
             fate, what = try_one(part, path, number, options.seconds)
