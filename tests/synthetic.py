@@ -17,6 +17,7 @@ from wherewhat.studies.dynamics.dynamics import Dynamics
 from wherewhat.studies.dynamics.measure import purity_table
 from wherewhat.studies.lengths.lengths import Lengths
 from wherewhat.studies.profile.result import Profile
+from wherewhat.studies.rotations.plan import RotationPlan, most_needed, plane_table, ranks
 
 
 def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, prompts: int = 8) -> Profile:
@@ -94,6 +95,18 @@ def random_ablation(profile: Profile, units: int = 6) -> Ablation:
     ]
     about = {"ablation": "mean", "weights": profile.about["settings"]["weights"], "model": "some"}
     return Ablation(effect_table(plain, made, results, seed=0), about)
+
+
+def random_plan(profile: Profile, keep: int = 1) -> RotationPlan:
+    """A plan with random effects for the model of a profile, with keys shared as there."""
+    layers, kv_heads = (int(profile.heads[name].max()) + 1 for name in ("layer", "kv_head"))
+    angles = torch.tensor(sorted(set(profile.frequencies["angle"]), reverse=True)).float().expand(layers, -1)
+    effect = torch.rand(layers, kv_heads, angles.shape[1], generator=torch.Generator().manual_seed(0))
+    kept = most_needed(effect, keep, "model")
+    about = {"model": "some", "weights": profile.about["settings"]["weights"], "keep": keep, "budget": "model"}
+    about |= {"planes": angles.shape[1], "layers": list(range(layers)), "groups": [2] * layers, "lengths": [64, 256]}
+    tensors = {"effect": effect, "norm": effect, "rank": ranks(effect), "kept": kept}
+    return RotationPlan(plane_table(effect, effect, kept, list(range(layers)), angles), None, about, tensors)
 
 
 def random_lengths(task: str = "number", layers: int = 4, hops: int = 3) -> Lengths:

@@ -36,7 +36,7 @@ class Traceable(Protocol):
 
 def capture(
     model: PreTrainedModel | Traceable,
-    inputs: Inputs,
+    input_ids: Inputs,
     queries: Sequence[int] = (-1,),
     *,
     tokenizer: Any = None,
@@ -46,8 +46,9 @@ def capture(
 ) -> Trace:
     """Run the model once and keep the queries, keys and angles of every attention layer.
 
-    `inputs` are token ids (batch, tokens), the output of a tokenizer, or, with `tokenizer`, a text or a list of texts,
-    tokenized as `tokenizer(text)` does. All prompts of a batch must have the same number of tokens, without padding.
+    `input_ids` are token ids (batch, tokens), the output of a tokenizer, or, with `tokenizer`, a text or a list of
+    texts, tokenized as `tokenizer(text)` does. All prompts of a batch must have the same number of tokens, without
+    padding.
 
     `queries` are the token positions to look from, by default the last; `trace.at(position)` chooses among several.
     The model is checked once (`check=True`: again) and refused with a reason if it cannot be measured correctly.
@@ -62,9 +63,9 @@ def capture(
     if level not in ("keys", "prompt"):
         raise BadInput(f'level is "keys" or "prompt", got {level!r}')
     check_model(model)
-    input_ids = token_ids(inputs, tokenizer, entry_device(model))
-    check_input(model, input_ids)
-    tokens = input_ids.shape[1]
+    ids = token_ids(input_ids, tokenizer, entry_device(model))
+    check_input(model, ids)
+    tokens = ids.shape[1]
     try:
         positions = [range(tokens)[position] for position in queries]
     except (TypeError, IndexError) as error:
@@ -72,7 +73,7 @@ def capture(
     if not positions or 0 in positions:
         raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {list(queries)}")
     if isinstance(model, Traceable):
-        trace = model.trace(input_ids, positions)
+        trace = model.trace(ids, positions)
         if trace.absolute and level == "keys":
             raise NotMeasurable('positions are added to its embeddings: it can be measured at level "prompt" only')
         return trace
@@ -83,7 +84,7 @@ def capture(
         check_past(model, past, level)
     with _one_at_a_time, alone(model):
         try:
-            return _capture(model, input_ids, positions, level, check, past)
+            return _capture(model, ids, positions, level, check, past)
         except (IndexError, RuntimeError) as error:
             if known and not isinstance(error, NotMeasurable):
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
