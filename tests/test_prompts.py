@@ -14,7 +14,7 @@ from conftest import weights
 from wherewhat.errors import BadInput
 from wherewhat.prompts import KINDS, TEMPLATES, PromptRequest, binding, make_prompts, own_prompts, plain_text, repeats
 from wherewhat.prompts.binding import NAMES, _token_forms, _words_apart
-from wherewhat.prompts.prompt import answer_token, tokenize
+from wherewhat.prompts.prompt import answer_token, in_chat, tokenize
 from wherewhat.prompts.request import longest
 
 MODELS = ["stories260K", "stories15M", "SmolLM2-135M-Instruct-GGUF"]
@@ -264,3 +264,19 @@ def test_unicode_line_separators_do_not_end_a_line(tmp_path):
     path = tmp_path / "own.jsonl"
     path.write_text('{"text": "Ann likes\u2028red. Bob", "blocks": [[0, 3], [15, 18]]}', encoding="utf-8")
     assert len(own_prompts(AutoTokenizer.from_pretrained(weights("stories15M")), path)) == 1
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'where' * 2000000000 }}",
+        "{% set ns = namespace(x='what') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+        "{% for i in range(99999) %}{% for k in range(9999) %}{{ 'what' * 200000 }}{% endfor %}{% endfor %}",
+        "{{ 'where' | center(3000000000) }}",
+    ],
+)
+def test_a_chat_template_that_writes_gigabytes_is_refused(template):
+    tokenizer = built_tokenizer("words")
+    tokenizer.chat_template = template
+    with pytest.raises(ww.BadInput, match="more than 100,000,000 characters"):
+        in_chat(tokenizer, [{"role": "user", "content": "Who?"}])

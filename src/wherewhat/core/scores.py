@@ -117,7 +117,7 @@ def block_index(blocks: Sequence[tuple[int, int]] | None, keys: int, without_fir
     lengths = {stop - start for start, stop in spans}
     if len(lengths) > 1:
         raise BadInput(f"blocks of different lengths {sorted(lengths)} cannot be swapped at level keys")
-    return torch.tensor([range(start, stop) for start, stop in spans])
+    return torch.tensor([range(start, stop) for start, stop in spans], device="cpu")
 
 
 def block_spans(

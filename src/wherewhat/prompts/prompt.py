@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
 
 Span = tuple[int, int]
+# No context is as long. A template may come from anywhere, and a short one can write gigabytes.
+LONGEST_CHAT = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,37 @@ def tokenize(tokenizer: Any, text: str, special: bool = True) -> tuple[list[int]
     return ids, spans
 
 
+@contextmanager
+def limited_memory(extra: int) -> Iterator[None]:
+    """Allocating this many bytes more raises MemoryError, where the operating system can limit it (Linux)."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    size = int(statm.read_text().split()[0]) * resource.getpagesize() + extra
+    lower = size if before[0] == resource.RLIM_INFINITY else min(size, before[0])
+    resource.setrlimit(resource.RLIMIT_AS, (lower, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def in_chat(tokenizer: Any, messages: list[dict[str, str]], **options: Any) -> str:
     """Messages in the model's chat template, up to the start of its reply; `options` go to the template."""
     if not getattr(tokenizer, "chat_template", None):
         raise BadInput("the tokenizer has no chat template")
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+        with limited_memory(LONGEST_CHAT):
+            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+        if len(text) > LONGEST_CHAT:
+            raise MemoryError
+        return text
+    except MemoryError as error:
+        raise BadInput(f"the chat template makes a text of more than {LONGEST_CHAT:,} characters") from error
     except Exception as error:  # a template is a program and may raise anything
         raise BadInput(f"the chat template cannot be used ({str(error).strip() or type(error).__name__})") from error
 

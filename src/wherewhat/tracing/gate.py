@@ -220,7 +220,9 @@ class Gatekeeper:
 
     def _chosen(self, choices: list[HeadSpec]) -> list[Bool[Tensor, "H F"]]:
         """The selected entries of the F axis of every head, at every site."""
-        tables = [torch.zeros(site.heads, len(site.frequency_ids), dtype=torch.bool) for site in self.sites]
+        tables = [
+            torch.zeros(site.heads, len(site.frequency_ids), dtype=torch.bool, device="cpu") for site in self.sites
+        ]
         for choice in choices:
             layer, head, frequency = _parsed(choice)
             sites = [number for number, site in enumerate(self.sites) if layer in (None, site.layer)]
