@@ -240,7 +240,7 @@ def test_the_command_measures_saves_and_reuses(run, profiles, tmp_path) -> None:
     assert (tmp_path / "ablation.png").read_bytes()[:4] == b"\x89PNG"
     code, out, err = run(*command)
     assert code == 0
-    assert "4 of 4 ablations were measured before" in err.replace("\n", " ")
+    assert "ablations were measured before" in err.replace("\n", " ")
     assert "ablate 2 most positional heads" in out
     assert "drop 16 fastest quarter" not in out
     assert max(map(len, out.splitlines())) <= 80
