@@ -1,4 +1,4 @@
-"""Where attention goes: shares on the blocks, on the answer and on every token, against Hugging Face's eager attention."""
+"""Where attention goes: shares on the blocks, on the answer and on every token, against eager attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 import wherewhat as ww
 from tiny import tiny_model
 from wherewhat.prompts import Prompt
-from wherewhat.studies.profile.attention import DRAWN, SINK_HEADS, TOP_KEYS, drawn_heads, from_fixed_point, is_sink
+from wherewhat.studies.profile.attention import TOP_KEYS, from_fixed_point
 from wherewhat.tracing.hook import implementation
 
 # GQA, windows, windows with soft-capping, learned sinks, MLA, partial interleaved RoPE, ALiBi.
@@ -48,7 +48,9 @@ def test_shares_and_every_token_are_those_of_eager_attention(name: str) -> None:
         "on_query": rows[..., -1],
         "on_first": rows[..., 0],
         "elsewhere": rows[..., outside].sum(-1),
-        "answer": torch.stack([row[..., slice(*BLOCKS[p.target or 0])].sum(-1) for row, p in zip(rows, asked, strict=True)]),
+        "answer": torch.stack(
+            [row[..., slice(*BLOCKS[p.target or 0])].sum(-1) for row, p in zip(rows, asked, strict=True)]
+        ),
         "answer_token": torch.stack(
             [row[..., p.ids.index(p.answer or 0)] for row, p in zip(rows, asked, strict=True)]
         ),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..words import model_name
-from .options import AsJson, Seed, flag, folder_option, in_cells, model_options, option, output_folder
+from .options import AsJson, Seed, existing_folder_option, flag, in_cells, model_options, option, output_folder
 from .output import saved, standard_output, study
 
 app = typer.Typer()
@@ -30,7 +30,7 @@ def ablate(
     model: Model,
     profile: Annotated[
         Path | None,
-        folder_option(help="Folder of the model's profile; heads and frequencies given by number need none."),
+        existing_folder_option(help="Folder of the model's profile; heads and frequencies given by number need none."),
     ] = None,
     folder: Annotated[Path | None, output_folder("Folder for the result.", "ablations/MODEL")] = None,
     pairs: Pairs = 8,

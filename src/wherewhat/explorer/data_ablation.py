@@ -28,7 +28,12 @@ def ablations_of(sources: Sequence[Any], ablations: Sequence[Ablation]) -> dict[
             if isinstance(source, Profile) and source.about["settings"]["weights"] == ablation.about["weights"]
         ]
         if not profiles:
-            raise BadInput(f"no profile of the model of the ablation {ablation.name} is given: add its folder")
+            others = [source for source in sources if isinstance(source, Profile)]
+            why = f"{others[0].name} is another model, or has other weights" if others else "no profile is given"
+            raise BadInput(
+                f"an ablation is shown with the profile of its model, {ablation.name}, and {why}: "
+                "add the folder of that profile"
+            )
         if single_heads(ablation).empty:
             raise BadInput(f"the ablation {ablation.name} has no single heads: rerun wherewhat ablate with --each-head")
         matched |= dict.fromkeys(profiles, ablation)

@@ -40,7 +40,8 @@ def kinds_sentence(profile: Profile) -> str:
     if not little["heads"]:
         return f"{text}."
     rests = "rests" if little["heads"] == 1 else "rest"
-    return f"{text}. {little['heads']} of them {rests} on little attention: less than {100 * little['threshold']:g} % of it is on the blocks."
+    share = f"{100 * little['threshold']:g} %"
+    return f"{text}. {little['heads']} of them {rests} on little attention: less than {share} of it is on the blocks."
 
 
 def exclusion_sentence(profile: Profile) -> list[str]:

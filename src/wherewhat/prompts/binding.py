@@ -155,7 +155,9 @@ def check_binding(pairs: int, samples: int, kind: str, template: str, group: int
     if samples < 1:
         raise BadInput(f"samples must be at least 1, got {samples}")
     if not 1 <= group <= pairs // 2:
-        raise BadInput(f"group must be 1 to {pairs // 2} statements per block, so that {pairs} pairs give two, got {group}")
+        raise BadInput(
+            f"group must be 1 to {pairs // 2} statements per block, so that {pairs} pairs give two, got {group}"
+        )
 
 
 def _binding_prompt(

@@ -93,11 +93,11 @@ def ablate(
 ) -> Ablation:
     """Effect of ablating heads and frequencies of a model, compared with random ablations of the same size.
 
-    `model` is a model, or whatever `ww.load` takes. `heads` are one or several sets of heads: "16.3, 16.7", "@heads.txt",
-    "10 most retrieving heads", "retrieving heads with on_blocks above 0.2". Each set is compared with as many other
-    heads drawn at random within the same layers. `drop`, `keep` and `freeze` choose frequencies: "3.1.5" (frequency 5
-    of head 1 of layer 3), "*.*.5", "fastest quarter", "slowest quarter of 10 most retrieving heads", "frequencies with
-    symbolic score above .9". See `select` for all words.
+    `model` is a model, or whatever `ww.load` takes. `heads` are one or several sets of heads: "16.3, 16.7",
+    "@heads.txt", "10 most retrieving heads", "retrieving heads with on_blocks above 0.2". Each set is compared with as
+    many other heads drawn at random within the same layers. `drop`, `keep` and `freeze` choose frequencies: "3.1.5"
+    (frequency 5 of head 1 of layer 3), "*.*.5", "fastest quarter", "slowest quarter of 10 most retrieving heads",
+    "frequencies with symbolic score above .9". See `select` for all words.
 
     Without any of these, the most positional and the most symbolic heads are ablated, a `fraction` of all heads at a
     time (0.05, 0.1, 0.2 and 0.4), and four bands of frequencies are dropped, frozen, and each kept alone. That, and
@@ -108,8 +108,9 @@ def ablate(
     (`ablation`). Each trial has as many random controls as there are `draws`.
 
     Language models are measured on `samples` (32) prompts each of binding (with `pairs` statements), induction and
-    copying, and on a .txt file (`text`; a story by default) in stretches of `stretch` tokens (128); models of the lab on
-    `samples` (200) sequences of their task. With a `folder`, the result is saved there, and an interrupted run resumes.
+    copying, and on a .txt file (`text`; a story by default) in stretches of `stretch` tokens (128); models of the lab
+    on `samples` (200) sequences of their task. With a `folder`, the result is saved there, and an interrupted run
+    resumes.
 
     >>> found = ww.ablate("number", samples=20, draws=2, drop="fastest quarter")
     >>> found.effects.query("measure == 'accuracy'")[["what", "before", "after"]].iloc[0].to_dict()
@@ -271,11 +272,11 @@ def trial_table(trials: Sequence[Trial]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def answer_table(
-    questions: Questions, trials: Sequence[Trial], results: Sequence[dict[str, Tensor]]
-) -> pd.DataFrame:
+def answer_table(questions: Questions, trials: Sequence[Trial], results: Sequence[dict[str, Tensor]]) -> pd.DataFrame:
     """What the intact model and the model of every trial answer to the same prompts."""
-    plain, *others = ([] if SAYS not in one else [questions.decode(row) for row in one[SAYS].tolist()] for one in results)
+    plain, *others = (
+        [] if SAYS not in one else [questions.decode(row) for row in one[SAYS].tolist()] for one in results
+    )
     return pd.DataFrame(
         [
             {"what": trial.what, "how": trial.how, "draw": trial.draw, "control_of": control_of}

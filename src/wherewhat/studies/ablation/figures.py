@@ -62,8 +62,7 @@ def sets_figure(found: Ablation) -> Figure:
         axes = figure.add_subplot(lines, columns, place + 1)
         for at, (how, what) in enumerate(sets):
             here = rows[(rows["measure"] == measure) & (rows["how"] == how)]
-            drawn = here[here["draw"].notna() & here["control_of"].fillna("").str.split(", ").map(lambda of: what in of)]
-            drawn = drawn if len(drawn) else here[here["control_of"] == what]  # words may hold commas
+            drawn = here[[isinstance(of, str) and what in (of, *of.split(", ")) for of in here["control_of"]]]
             (own,) = here[here["draw"].isna() & (here["what"] == what)].to_dict("records")
             axes.scatter(drawn["after"], [at + 0.2] * len(drawn), s=14, color=NEITHER, marker="x", lw=0.9, gid="random")
             reach = [[max(0.0, -own["low"] + own["change"])], [max(0.0, own["high"] - own["change"])]]
@@ -73,6 +72,8 @@ def sets_figure(found: Ablation) -> Figure:
         named = [wrapped(f"{how} {what}") for how, what in sets] if place % columns == 0 else [""] * len(sets)
         axes.set_yticks(range(len(sets)), named, fontsize=7)
         axes.set(title=MEASURES[str(measure)][0], ylim=(len(sets) - 0.4, -0.6))
+        if str(measure).endswith(("accuracy", "probability")):
+            axes.set_xlim(left=max(-0.02, axes.get_xlim()[0]))  # the interval of the change may reach below 0
     name_figure(figure, found.name, "dot: after the ablation, 95 % interval; x: random controls; dashed: intact model")
     return figure
 

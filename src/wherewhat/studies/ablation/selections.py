@@ -29,10 +29,8 @@ LIMIT = re.compile(r"(\w+) (above|below) (\d*\.?\d+)")
 def ranked(heads: pd.DataFrame, by: str) -> list[HeadSpec]:
     """(layer, head) of all heads that have a score, the largest first: positional and symbolic heads by the score on
     their axis minus that on the other, retrieving heads by their attention on the answer, others by their role."""
-    if by in AXES:
-        lead = heads[by] - heads[AXES[by]]
-    else:
-        lead = heads[RETRIEVES if by == "retrieving" else ROLES[by]]
+    columns = {"retrieving": RETRIEVES, **ROLES}
+    lead = heads[by] - heads[AXES[by]] if by in AXES else heads[columns[by]]
     return _places(heads.assign(lead=lead).dropna(subset=["lead"]).sort_values("lead", ascending=False, kind="stable"))
 
 
@@ -41,9 +39,9 @@ def select(words: str, measured: Profile | None = None) -> list[HeadSpec]:
 
     "3.1" is head 1 of layer 3, "3.1.5" its frequency 5, "*.*.5" frequency 5 of every head, "fastest quarter" a band of
     every head, "slowest quarter of 3.1" that of one head. Commas join several choices, spaces several numbers; "@FILE"
-    reads them from a file, where # starts a comment. With a profile there are also "10 most positional heads", "20% most
-    symbolic heads", "10 most retrieving heads", "retrieving heads with on_blocks above 0.2", "what heads", "induction
-    heads", and "frequencies with symbolic score above .9".
+    reads them from a file, where # starts a comment. With a profile there are also "10 most positional heads", "20%
+    most symbolic heads", "10 most retrieving heads", "retrieving heads with on_blocks above 0.2", "what heads",
+    "induction heads", and "frequencies with symbolic score above .9".
 
     >>> select("3.1.5"), select("3.0, 4.0 4.1"), select("slowest half of 3.1")
     ([(3, 1, 5)], [(3, 0), (4, 0), (4, 1)], [(3, 1, 'slowest half')])
@@ -57,7 +55,9 @@ def select(words: str, measured: Profile | None = None) -> list[HeadSpec]:
         return [(*_head(one, words), *(None,) * (2 - len(one)), some.strip()) for one in select(rest, measured)]
     chosen = [one for part in re.split(r"[,;\n]", words) if part.strip() for one in _select(part.strip(), measured)]
     if not chosen:
-        raise BadInput(f"{words!r} chooses nothing: give heads such as 3.1, or words such as '10 most positional heads'")
+        raise BadInput(
+            f"{words!r} chooses nothing: give heads such as 3.1, or words such as '10 most positional heads'"
+        )
     return list(dict.fromkeys(chosen))
 
 

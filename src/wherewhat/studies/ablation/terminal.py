@@ -40,8 +40,8 @@ def show_ablation(found: Ablation, console: Console) -> None:
             shown = f"; the {len(largest)} largest effects are shown" if len(largest) else ""
             console.print(f"  {len(counting)} of {by_itself.sum()} single heads differ from random{shown}")
     console.print(
-        "\nAgainst random: the change minus the mean change of random ablations of the same size, of sets of heads within "
-        "the same layers. *: its 95 % interval excludes 0."
+        "\nAgainst random: the change minus the mean change of random ablations of the same size, for sets of heads "
+        "within the same layers. *: its 95 % interval excludes 0."
     )
     if found.answers is not None and len(found.answers):
         _show_answers(found.answers, console)

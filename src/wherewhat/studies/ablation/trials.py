@@ -52,7 +52,9 @@ class Trials:
     """
 
     def __init__(self, heads: pd.DataFrame, planes: int) -> None:
-        self.every = sorted({(int(layer), int(head)) for layer, head in zip(heads["layer"], heads["head"], strict=True)})
+        self.every = sorted(
+            {(int(layer), int(head)) for layer, head in zip(heads["layer"], heads["head"], strict=True)}
+        )
         scored = "positional" in heads
         self.ranked = {axis: ranked(heads, axis) for axis in ("positional", "symbolic")} if scored else {}
         self.heads, self.planes = sorted(self.ranked["positional"]) if scored else list(self.every), planes
@@ -74,11 +76,7 @@ class Trials:
 
     def trial(self, what: str, how: str, choices: Sequence[HeadSpec], draw: int | None = None) -> Trial:
         if how == "ablate":
-            heads = [
-                place
-                for place in self.every
-                if any(_names(one, place) for one in choices)
-            ]
+            heads = [place for place in self.every if any(_names(one, place) for one in choices)]
             number, alone = len(heads), heads[0] if len(heads) == 1 else None
             share = number / len(self.heads)
             return Trial(what, how, tuple(choices), number, share, f"{number} heads", draw, alone)

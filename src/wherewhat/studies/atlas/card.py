@@ -55,7 +55,7 @@ HEADS = {
             (f"{column}_high", "upper end"),
         )
     },
-    "answer_chance": "on_blocks divided by the number of blocks: answer, if attention were spread evenly over them",
+    "answer_chance": "attention on all blocks together, divided by their number: the chance level of answer",
     "current_token": "attention on the query's own token, in repeated random tokens, 0 to 1",
 }
 FREQUENCIES = {

@@ -17,8 +17,8 @@ SHARES |= {"answer": "answer_block"}
 # What is stored for display: the attention of the last query on every token, for the first prompts; and for the first
 # prompt, of each of its last queries, the keys with the most attention. Shares are stored as whole numbers of 1/65535.
 SHOWN_PROMPTS, MOST_QUERIES, TOP_KEYS, SCALE = 8, 1024, 8, 65535
-# A token draws a head that puts at least this share of its attention there (the threshold of Gu et al., 2025,
-# arXiv 2410.10781). A token outside the blocks that draws at least this share of the heads is a sink.
+# A sink is a token before the blocks on which at least SINK_HEADS of all heads put at least DRAWN of their attention;
+# the latter is the threshold of Gu et al., 2025, arXiv 2410.10781.
 DRAWN, SINK_HEADS = 0.3, 0.1
 STRIP = 2**23  # elements of the attention of a strip of queries
 
@@ -52,17 +52,16 @@ def attention_shares(
 
 
 def drawn_heads(rows: Float[Tensor, "L H T"]) -> Float[Tensor, " T"]:
-    """The share of all heads that each token draws."""
+    """The share of all heads that put at least DRAWN of their attention on each token."""
     heads = rows.flatten(0, 1)
     return (heads[~heads.isnan().any(-1)] >= DRAWN).float().mean(0)
 
 
-def is_sink(drawn: Float[Tensor, " T"], blocks: Sequence[tuple[int, int]]) -> Bool[Tensor, " T"]:
-    """Which tokens are sinks: outside the blocks, not the query itself, and drawing enough of the heads."""
-    outside = torch.ones(len(drawn), dtype=torch.bool)
-    for start, stop in [*blocks, (len(drawn) - 1, len(drawn))]:
-        outside[start:stop] = False
-    return outside & (drawn >= SINK_HEADS)
+def sinks_before(drawn: Float[Tensor, " T"], blocks: Sequence[tuple[int, int]]) -> Bool[Tensor, " T"]:
+    """Which tokens are sinks: before the blocks, and attended to by enough heads. Tokens after the blocks are close to
+    the query, and may be attended to for that reason."""
+    before = torch.arange(len(drawn)) < min(start for start, _ in blocks)
+    return before & (drawn >= SINK_HEADS)
 
 
 def fixed_point(shares: Float[Tensor, "*axes"]) -> UInt16[Tensor, "*axes"]:

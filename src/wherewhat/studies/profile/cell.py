@@ -106,9 +106,7 @@ def measure_keys(model: PreTrainedModel, cell: PromptCell, _: Within = ignore_pr
     for name, spans in other_blocks(blocks).items():
         result[f"blocks {name}"] = _stacked(score(trace, spans, tau))
     if cell.table:
-        result["log_mass"] = stacked_layers(
-            trace, lambda layer: merged_log_mass(trace.placements(layer), index)
-        ).half()
+        result["log_mass"] = stacked_layers(trace, lambda layer: merged_log_mass(trace.placements(layer), index)).half()
     return result
 
 

@@ -32,6 +32,7 @@ from ...results import Progress, Say, ignore_progress, ignore_sentence
 from ...tracing.fingerprint import dtype_name, model_hash
 from ...tracing.load import AnyModel, Loading, check_dtype, is_lab_model, open_model
 from ...tracing.self_check import stated_context
+from .attention import SHOWN_PROMPTS
 from .cell import (
     CHECKS,
     VERSION,
@@ -43,7 +44,6 @@ from .cell import (
     measure_whole,
     signature_cell,
 )
-from .attention import SHOWN_PROMPTS
 from .result import Profile, is_saved
 from .roles import ROLE
 from .summary import summarise
@@ -134,7 +134,7 @@ def profile(
         progress(f"loading {name}", 0, 1)
         about = {"model": name, "revision": loading.get("revision")} | dict(about or {})
     opened = open_model(model, tokenizer, **loading)
-    further: list[Sequence[Prompt]] = []
+    further: list[list[Prompt]] = []
     if prompts is None and requests:
         context = stated_context(opened.model) or 2048
         made = [make_prompts(request, opened.tokenizer, context, seed) for request in requests]

@@ -1,8 +1,8 @@
-"""Roles that a head resembles, read from the table of heads: where it looks on repeated tokens, and what it retrieves."""
+"""Roles that a head resembles, from the table of heads: what it attends to on repeated tokens, what it retrieves."""
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import Any
 
 from ...core.kinds import LITTLE
 
@@ -18,16 +18,16 @@ ROLES = {
 RETRIEVES = "answer"  # the column by which heads are ranked as retrieving
 
 
-def rests_on_little(heads: pd.DataFrame) -> pd.Series:
+def rests_on_little(heads: Any) -> Any:
     """Which heads put less than LITTLE of their attention on the blocks, so that their scores say little about them."""
     return heads["on_blocks"] < LITTLE
 
 
-def retrieving(heads: pd.DataFrame) -> pd.Series:
+def retrieving(heads: Any) -> Any:
     """Which heads attend to the block with the answer above chance: the whole interval over prompts is above it."""
     return heads["answer_low"].fillna(heads["answer"]) > heads["answer_chance"]
 
 
-def in_role(heads: pd.DataFrame, role: str) -> pd.Series:
+def in_role(heads: Any, role: str) -> Any:
     """Which heads have this role, one of ROLES or "retrieving"."""
     return retrieving(heads) if role == "retrieving" else heads[ROLES[role]] >= ROLE

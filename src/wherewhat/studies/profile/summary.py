@@ -15,7 +15,7 @@ from ...core.kinds import LITTLE
 from ...files import plain
 from ...prompts import Prompt
 from ..stats import ENOUGH_PROMPTS, interval, pearson, resamples, wilson
-from .attention import is_sink
+from .attention import sinks_before
 from .cell import other_blocks, other_taus
 from .tables import AXES, Measured, stacked
 
@@ -44,7 +44,11 @@ def little_attention(results: Measured, scores: Float[Tensor, "P 2 L H"], seed: 
     on_blocks = stacked(results, "on_blocks").double().mean(0)
     rest = on_blocks >= LITTLE
     others = plane_numbers(scores.masked_fill(~rest, torch.nan), seed)
-    return {"threshold": LITTLE, "heads": int((on_blocks < LITTLE).sum()), "of": int(on_blocks.isfinite().sum())} | others
+    return {
+        "threshold": LITTLE,
+        "heads": int((on_blocks < LITTLE).sum()),
+        "of": int(on_blocks.isfinite().sum()),
+    } | others
 
 
 def retrieval(results: Measured) -> dict[str, Any] | None:
@@ -162,20 +166,20 @@ def by_position(placed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def sinks(results: Measured, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """The mean share of all heads' attention on sinks, the sinks of the first prompt, and the share of the most attended
-    position inside a block.
+    """The mean share of all heads' attention on sinks, the sinks of the first prompt, and the share of the most
+    attended position inside a block.
 
-    A sink is a token outside the blocks that draws enough of the heads (see `attention.is_sink`). Inside the blocks, a
-    sink is at the same position in every prompt; an answer, which may receive as much attention, is not.
+    A sink is a token before the blocks to which enough heads attend (see `attention.sinks_before`). Inside the blocks,
+    a sink is at the same position in every prompt; an answer, which may receive as much attention, is not.
     """
     shares, inside = [], torch.zeros(max(len(prompt.ids) for prompt in prompts))
     for result, prompt in zip(results, prompts, strict=True):
         attention = result["key_attention"]
-        shares.append(attention[is_sink(result["drawn_heads"], prompt.blocks)].sum().item())
+        shares.append(attention[sinks_before(result["drawn_heads"], prompt.blocks)].sum().item())
         for start, stop in prompt.blocks:
             inside[start:stop] += attention[start:stop] / len(prompts)
     attention, drawn, prompt = results[0]["key_attention"], results[0]["drawn_heads"], prompts[0]
-    found = is_sink(drawn, prompt.blocks).nonzero().flatten().tolist()
+    found = sinks_before(drawn, prompt.blocks).nonzero().flatten().tolist()
     tokens = [
         {"position": at, "token": prompt.tokens[at] if prompt.tokens else "", "attention": attention[at].item()}
         | {"heads": drawn[at].item()}

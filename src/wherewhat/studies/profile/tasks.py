@@ -29,7 +29,7 @@ class TaskResult:
 def task_tables(
     heads: pd.DataFrame, others: Sequence[TaskResult], signature: dict[str, Tensor], tau: float, seed: int, dtype: str
 ) -> tuple[pd.DataFrame | None, list[dict[str, Any]]]:
-    """The table of heads on every further task, `task` first; and for each a summary and how many heads kept their kind."""
+    """The table of heads on every further task; and for each a summary, and how many heads kept their kind."""
     tables, summaries = [], []
     for other in others:
         table = head_table(other.results, signature, seed)

@@ -59,7 +59,9 @@ def _side_by_side(found: Comparison, names: tuple[str, str]) -> Table:
         shares = (f"{side['kinds'].get(kind, 0)} of {side['heads']}" for side in (one, other))
         table.add_row(Text(kind, style=STYLE[kind]), *shares)
     little = (side["little"] for side in (one, other))
-    table.add_row("resting on little attention", *("-" if one is None else f"{one['heads']} of {one['of']}" for one in little))
+    table.add_row(
+        "resting on little attention", *("-" if one is None else f"{one['heads']} of {one['of']}" for one in little)
+    )
     table.add_row("r of the scores", *(number(side["correlation"]["r"]) for side in (one, other)))
     for axis in ("positional", "symbolic"):
         for at, half in enumerate(("1st", "2nd")):
@@ -152,7 +154,7 @@ def _attention(about: dict[str, Any]) -> str:
     named = ", ".join(
         f"{one['token'].strip() or one['position']!r} {one['attention']:.0%}" for one in sinks["tokens"][:3]
     )
-    criterion = f"tokens outside the blocks on which {SINK_HEADS:.0%} of heads put {DRAWN:.0%} of their attention"
+    criterion = f"tokens before the blocks on which {SINK_HEADS:.0%} of heads put {DRAWN:.0%} of their attention"
     receive = f"receive {sinks['share']:.0%} of all attention{f': {named}' if named else ''}"
     sentence = f"Sinks, {criterion}, {receive}." if sinks["share"] else f"No sinks: no {criterion}."
     sentence += f" The most attended position inside a block receives {sinks['largest_in_a_block']:.1%}."
@@ -168,8 +170,8 @@ def _kept(first: str, task: dict[str, Any]) -> str:
     """How many heads keep their kind on a further task."""
     every, resting = task["kept"]["all"], task["kept"]["resting_on_attention"]
     return (
-        f"From {Path(first).name} to {Path(task['settings']['task']).name}, {every['same']} of {every['of']} heads keep "
-        f"their kind ({every['by_chance']:.0%} by chance); {resting['same']} of the {resting['of']} that rest on "
+        f"From {Path(first).name} to {Path(task['settings']['task']).name}, {every['same']} of {every['of']} heads "
+        f"keep their kind ({every['by_chance']:.0%} by chance); {resting['same']} of the {resting['of']} that rest on "
         f"attention in both. On {Path(task['settings']['task']).name}, r = {number(task['correlation']['r'])}."
     )
 
