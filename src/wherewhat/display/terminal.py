@@ -79,12 +79,14 @@ def progress_bar(console: Console) -> Iterator[Callable[[str, float, int], None]
 
 def _lines(console: Console) -> Callable[[str, float | int, int], None]:
     """Print progress as lines, at most one in LINE_EVERY seconds; nothing in a terminal, where there is a bar."""
-    start = last = monotonic()
+    start = last = 0.0
 
     def line(what: str, done: float | int, total: int) -> None:
-        nonlocal last
+        nonlocal start, last
         now = monotonic()
-        if not console.is_terminal and now - last >= LINE_EVERY:
+        if not last:
+            start = last = now
+        elif not console.is_terminal and now - last >= LINE_EVERY:
             last = now
             so_far = f": {done:.4g} of {total}" if total > 1 else ""
             console.print(f"{what}{so_far}, after {now - start:.0f} s")
