@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 import wherewhat as ww
@@ -26,10 +28,12 @@ from wherewhat.cells.cells import cell_hash, run_cells
 from wherewhat.core.placement import Placement
 from wherewhat.errors import BadInput, NotMeasurable
 from wherewhat.prompts import Prompt, binding
+from wherewhat.studies.profile.attention import drawn_heads
 from wherewhat.studies.profile.cell import merged_log_mass, other_blocks, signature_cell
 from wherewhat.studies.profile.profile import profile
 from wherewhat.studies.profile.result import Profile
 from wherewhat.studies.profile.summary import SINK, by_position, sinks, warnings
+from wherewhat.studies.profile.terminal import show_profile
 from wherewhat.studies.stats import pearson
 
 COLUMNS = """layer head kv_head kind positional positional_low positional_high symbolic symbolic_low symbolic_high
@@ -256,8 +260,8 @@ def test_a_sink_inside_a_block_is_found(smollm2):
     for prompt, inside in ((whole, False), (cut, True)):
         trace = ww.capture(smollm2, torch.tensor([prompt.ids]))
         rows = torch.cat([trace.attention_rows(layer)[0] for layer in range(30)])
-        found = sinks([{"key_attention": rows.mean(0)}], [prompt])
-        assert found["share"] > SINK
+        found = sinks([{"key_attention": rows.mean(0), "drawn_heads": drawn_heads(rows[None])}], [prompt])
+        assert (found["share"] > SINK) != inside  # tokens before the blocks are counted as sinks
         assert (found["largest_in_a_block"] > SINK) == inside
         said = warnings({"accuracy": None, "sinks": found}, 8, "float32", 1e-4)
         assert [bool(said), "every head appears symbolic" in "".join(said)] == [inside, inside]
@@ -410,3 +414,26 @@ def test_layers_that_run_several_times_are_compared_by_their_order() -> None:
     heads = ww.compare(made, made).heads
     assert heads is not None
     assert (heads["moved"] == 0).all()
+
+
+@pytest.mark.weights
+@pytest.mark.slow
+def test_further_tasks_have_a_table_each_which_is_that_of_their_own_profile(stories260k, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(weights("stories260K"))
+    options = {"tokenizer": tokenizer, "samples": 3}
+    both = ww.profile(stories260k, task=["binding", "prose"], pairs=6, folder=tmp_path, **options)
+    alone = ww.profile(stories260k, task="binding", pairs=6, **options)
+    prose = ww.profile(stories260k, task="prose", **options)
+    pd.testing.assert_frame_equal(both.heads, alone.heads)
+    assert alone.tasks is None
+    assert both.tasks is not None
+    assert set(both.tasks["task"]) == {"prose"}
+    pd.testing.assert_frame_equal(both.tasks.drop(columns="task"), prose.heads)
+    (found,) = both.about["tasks"]
+    same = [a == b for a, b in zip(alone.heads["kind"], prose.heads["kind"], strict=True)]
+    assert (found["kept"]["all"]["same"], found["kept"]["all"]["of"]) == (sum(same), len(same))
+    assert found["correlation"] == prose.about["correlation"]
+    assert Profile.load(tmp_path).about == both.about
+    console = Console(record=True, width=200)
+    show_profile(both, console)
+    assert f"From binding to prose, {sum(same)} of 40 heads keep their kind" in console.export_text()
