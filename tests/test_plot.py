@@ -14,7 +14,7 @@ from matplotlib.image import imread
 from matplotlib.text import Annotation, Text
 
 import wherewhat as ww
-from synthetic import random_atlas, random_gating
+from synthetic import random_ablation, random_atlas
 from tiny import tiny_model
 from wherewhat import cli
 from wherewhat.core.kinds import kind
@@ -194,7 +194,7 @@ def test_what_cannot_be_drawn_says_what_can(tmp_path: Path) -> None:
 
 
 def test_a_folder_names_its_own_figures_and_draws_whichever_it_holds(profile: Profile, refuse, tmp_path: Path) -> None:
-    made = random_gating(profile)
+    made = random_ablation(profile)
     named = made.effects.assign(what=made.effects["what"].where(made.effects["draw"].notna(), "a set"), layer=None)
     first = named.drop_duplicates(["measure", "what", "draw"])
     ablation = ww.Ablation(first.assign(control_of=first["draw"].map(lambda _: "a set")), made.about)

@@ -79,10 +79,10 @@ def any_tokenizer(request):
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_each_block_is_one_statement_and_the_next_token_identifies_the_answer(any_tokenizer, template, kind):
     for prompt in binding(any_tokenizer, pairs=12, samples=3, kind=kind, template=template):
-        assert len(prompt.blocks) + prompt.left_out == 12
+        assert len(prompt.blocks) + prompt.skipped == 12
         assert len(prompt.blocks) >= 6
         assert len({stop - start for start, stop in prompt.blocks}) == 1
-        assert all(later == stop for (_, stop), (later, _) in pairwise(prompt.blocks)) or prompt.left_out
+        assert all(later == stop for (_, stop), (later, _) in pairwise(prompt.blocks)) or prompt.skipped
         for (start, stop), label in zip(prompt.blocks, prompt.labels, strict=True):
             assert label in prompt.text
             assert label.endswith(".")
@@ -210,7 +210,7 @@ def test_as_many_pairs_as_fit(smol):
     for context in (60, 100, 177, 256):
         prompts, task = make_prompts(PromptRequest("binding"), smol, context)
         assert longest(prompts) <= context < longest(binding(smol, pairs=task.pairs + 1))
-        assert task.settings()["pairs"] == task.pairs == len(prompts[0].blocks) + prompts[0].left_out
+        assert task.settings()["pairs"] == task.pairs == len(prompts[0].blocks) + prompts[0].skipped
     assert make_prompts(PromptRequest("binding"), smol, 8192)[1].pairs == 64
     with pytest.raises(ww.BadInput, match="more than the 20"):
         make_prompts(PromptRequest("binding"), smol, 20)
@@ -301,7 +301,7 @@ def test_every_task_takes_the_options_that_it_has() -> None:
 def test_a_short_text_can_be_measured(tmp_path: Path) -> None:
     tokenizer = ww.load_tokenizer(weights("stories260K"))
     (tmp_path / "short.txt").write_text("Once upon a time there was a little girl who liked the sea very much. " * 3)
-    with pytest.raises(BadInput, match="too few for prompts of 256 tokens .*; shorter prompts need --stretch"):
+    with pytest.raises(BadInput, match=r"too few for prompts of 256 tokens .*; shorter prompts need --stretch"):
         make_prompts(PromptRequest(str(tmp_path / "short.txt")), tokenizer, 512)
     prompts, _ = make_prompts(PromptRequest(str(tmp_path / "short.txt"), stretch=30), tokenizer, 512)
     assert {len(prompt.ids) for prompt in prompts} == {30}

@@ -14,7 +14,7 @@ from .output import saved, standard_output, study
 
 app = typer.Typer()
 HEADLINES = """model level tau accuracy answer_probability by_position correlation medians sinks little retrieval
-left_out swaps sensitivity warnings self_check""".split()
+skipped swaps sensitivity warnings self_check""".split()
 
 
 @app.command()

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import BadInput
+from ..results import Result
 from ..studies.ablation.ablate import Ablation
 from ..studies.ablation.measures import MEASURES
 from ..studies.profile.result import Profile
@@ -22,22 +23,28 @@ def ablations_of(sources: Sequence[Any], ablations: Sequence[Ablation]) -> dict[
     """The ablation of every profile that has one, by the index of the profile among the sources."""
     matched: dict[int, Ablation] = {}
     for ablation in ablations:
-        profiles = [
-            at
-            for at, source in enumerate(sources)
-            if isinstance(source, Profile) and source.about["settings"]["weights"] == ablation.about["weights"]
-        ]
-        if not profiles:
-            others = [source for source in sources if isinstance(source, Profile)]
-            why = f"{others[0].name} is another model, or has other weights" if others else "no profile is given"
-            raise BadInput(
-                f"an ablation is shown with the profile of its model, {ablation.name}, and {why}: "
-                "add the folder of that profile"
-            )
+        profiles = profiles_of(sources, ablation, "ablation")
         if single_heads(ablation).empty:
             raise BadInput(f"the ablation {ablation.name} has no single heads: rerun wherewhat ablate with --each-head")
         matched |= dict.fromkeys(profiles, ablation)
     return matched
+
+
+def profiles_of(sources: Sequence[Any], result: Result, what: str) -> list[int]:
+    """The indices among the sources of all profiles of the model of a result; there must be one."""
+    profiles = [
+        at
+        for at, source in enumerate(sources)
+        if isinstance(source, Profile) and source.about["settings"]["weights"] == result.about["weights"]
+    ]
+    if not profiles:
+        others = [source for source in sources if isinstance(source, Profile)]
+        why = f"{others[0].name} is another model, or has other weights" if others else "no profile is given"
+        raise BadInput(
+            f"the {what} is shown with the profile of its model, {result.name}, and {why}: "
+            "add the folder of that profile"
+        )
+    return profiles
 
 
 def single_heads(ablation: Ablation) -> pd.DataFrame:

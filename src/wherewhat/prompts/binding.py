@@ -201,7 +201,7 @@ def _binding_prompt(
         text=text,
         answer=answer,
         target=block_of.get(asked),
-        left_out=len(statements) - len(block_of),
+        skipped=len(statements) - len(block_of),
         choices=len({liked for _, liked in given}),
         labels=tuple(label.strip() for label in labels),
         tokens=token_texts(tokenizer, ids, text, tokens),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -120,10 +120,8 @@ def make_prompts(
             return binding(tokenizer, pairs, **chosen, seed=seed)
 
         pairs = task.pairs
-        if pairs is None:  # lengths grow with the number of pairs
-            fewest = max(2, 2 * chosen["group"])
-            sizes = range(fewest, DEFAULT_PAIRS + 1)
-            pairs = max(fewest, fewest - 1 + bisect(sizes, context, key=lambda size: longest(with_pairs(size))))
+        if pairs is None:
+            pairs = pairs_that_fit(with_pairs, context, fewest=max(2, 2 * chosen["group"]))
         task, prompts = replace(task, pairs=pairs), with_pairs(pairs)
     elif task.form == "repeats":
         prompts = repeats(tokenizer, min(64, context // 2 - 2), **chosen, seed=seed)
@@ -136,6 +134,15 @@ def make_prompts(
         fewer = "; use fewer pairs" if task.form == "binding" else ""
         raise BadInput(f"a prompt has {longest(prompts)} tokens, more than the {context} that the model takes{fewer}")
     return prompts, task
+
+
+def pairs_that_fit(
+    with_pairs: Callable[[int], Sequence[Prompt]], context: int, most: int = DEFAULT_PAIRS, fewest: int = 2
+) -> int:
+    """The largest number of pairs, at least `fewest`, whose prompts have at most `context` tokens: lengths grow with
+    pairs."""
+    sizes = range(fewest, most + 1)
+    return max(fewest, fewest - 1 + bisect(sizes, context, key=lambda size: longest(with_pairs(size))))
 
 
 def longest(prompts: Sequence[Prompt]) -> int:

@@ -121,14 +121,14 @@ def show_profile(profile: Profile, console: Console) -> None:
     console.print(Padding(_medians(about), (1, 2)))
     if about["accuracy"] is not None:
         console.print(_answers(about))
-    left_out = about["left_out"]
+    skipped = about["skipped"]
     console.print(Text(_attention(about)))
     for task in about.get("tasks", []):
         console.print(Text(_kept(about["settings"]["task"], task)))
-    if left_out["statements"] or left_out["swaps"]:
+    if skipped["statements"] or skipped["swaps"]:
         console.print(
-            f"Skipped: {left_out['statements']} of {count(left_out['of_statements'], 'statement')} (length differs), "
-            f"{left_out['swaps']} of {count(left_out['of_swaps'], 'swap')} (neither block receives attention)."
+            f"Skipped: {skipped['statements']} of {count(skipped['of_statements'], 'statement')} (length differs), "
+            f"{skipped['swaps']} of {count(skipped['of_swaps'], 'swap')} (neither block receives attention)."
         )
     if swaps := about["swaps"]:
         console.print(
@@ -202,7 +202,7 @@ def _medians(about: dict[str, Any]) -> Table:
     for at, row in enumerate(about["sensitivity"]):
         halves = (" / ".join(map(number, row[f"median_{axis}"])) for axis in ("positional", "symbolic"))
         table.add_row(
-            row["blocks"], str(row["tokens_a_block"]), str(row["tau"]), number(row["r"]), *halves,
+            row["blocks"], str(row["tokens_per_block"]), str(row["tau"]), number(row["r"]), *halves,
             style="bold" if at == 0 else None,
         )  # fmt: skip
     return table
