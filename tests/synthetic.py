@@ -29,7 +29,8 @@ def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, 
     for axis, values in (("positional", positional), ("symbolic", (1 - positional) * draw.random(len(layer)) ** 0.2)):
         columns |= {axis: values, f"{axis}_low": values - 0.01, f"{axis}_high": values + 0.01}
     for name in """entropy variance exclusion_bound positional_without_first symbolic_without_first mean_frequency
-                   previous_token induction sink""".split():
+                   previous_token induction sink current_token on_blocks on_query on_first elsewhere answer answer_token
+                   answer_chance""".split():
         columns[name] = draw.random(len(layer))
     table = pd.DataFrame(columns)
     table.insert(3, "kind", [kind(*pair) for pair in zip(table["positional"], table["symbolic"], strict=True)])
@@ -51,8 +52,11 @@ def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, 
         "settings": {"weights": "0", "prompts": "0", "level": "keys"},
         "thresholds": {"high": 0.8, "low": 0.2}, "correlation": {"r": -0.5, "r_low": -0.6, "r_high": -0.4, "p": 0.01},
         "medians": {"positional": middle, "symbolic": middle}, "accuracy": None, "answer_probability": None,
-        "sinks": {"share": 0.1, "largest_in_a_block": 0.0}, "swaps": None, "sensitivity": [], "warnings": [],
+        "sinks": {"share": 0.1, "largest_in_a_block": 0.0, "tokens": []}, "swaps": None, "sensitivity": [],
+        "warnings": [],
         "skipped": {"statements": 0, "of_statements": 0, "swaps": 0, "of_swaps": 0},
+        "little": {"threshold": 0.01, "heads": 0, "of": layers * heads, "correlation": {"r": -0.5}},
+        "retrieval": None,
         "self_check": {"attention": 1e-7}, "versions": {"wherewhat": "0"}, "architecture": "random",
         "table": [{"first": at, "last": at, "label": label} for at, label in enumerate(labels)],
         "prompts": [prompt] * prompts,

@@ -209,7 +209,7 @@ def test_models_at_a_time_give_the_same_bytes(folder):
         code, _, err = give(folder / "few.toml", "-o", folder / name, "--jobs", jobs)
         assert (code, err.splitlines()[-1][:33]) == (1, "wherewhat: 2 of 3 models were not")
     names = ("README.md", "atlas.json", "data/heads.parquet", "data/frequencies.parquet", "data/models.parquet")
-    for name in (*names, *(f"profiles/tiny/{file}" for file in Profile.files())):
+    for name in (*names, *(f"profiles/tiny/{file}" for file in Profile.files() if file != "tasks.parquet")):
         assert (folder / "two" / name).read_bytes() == (folder / "one" / name).read_bytes()
 
 

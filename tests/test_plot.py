@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from matplotlib.image import imread
 from matplotlib.text import Annotation, Text
 
-from synthetic import random_atlas
+import wherewhat as ww
+from synthetic import random_ablation, random_atlas
+from tiny import tiny_model
 from wherewhat import cli
 from wherewhat.core.kinds import kind
 from wherewhat.errors import BadInput
@@ -171,13 +174,36 @@ def test_the_command_line(
     assert (tmp_path / "out" / "both.svg").is_file()
     (tmp_path / "file").write_text("")
     for arguments, reason in (
-        (["profile", "--figure", "pie"], "no figure 'pie': plane, heatmaps, heads, layers"),
+        (["profile", "--figure", "pie"], "no figure 'pie'; figures of a profile: plane, heatmaps, heads, layers"),
         (["profile", "-o", "file/plane.png"], "cannot be written"),
         (["profile", "-o", "plane.gif"], "written as .png, .pdf or .svg"),
-        (["nowhere"], "holds no profile"),
+        (["nowhere"], "no such folder"),
     ):
         code, said = run(*arguments)
         assert code == 2
         assert said.startswith("wherewhat: ")
         assert said.count("\n") == 1
         assert reason in said
+
+
+def test_what_cannot_be_drawn_says_what_can(tmp_path: Path) -> None:
+    trace = ww.capture(tiny_model("llama"), torch.arange(10, 30)[None])
+    for thing, name in ((trace, "Trace"), (ww.score(trace), "Scores")):
+        with pytest.raises(ww.BadInput, match=f"{name} cannot be shown: give a profile, dynamics"):
+            ww.plot(thing)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_folder_names_its_own_figures_and_draws_whichever_it_holds(profile: Profile, refuse, tmp_path: Path) -> None:
+    made = random_ablation(profile)
+    named = made.effects.assign(what=made.effects["what"].where(made.effects["draw"].notna(), "a set"), layer=None)
+    first = named.drop_duplicates(["measure", "what", "draw"])
+    ablation = ww.Ablation(first.assign(control_of=first["draw"].map(lambda _: "a set")), made.about)
+    ablation.save(tmp_path / "ablation")
+    refuse("no figure 'planes'; figures of an ablation: ablation", "plot", tmp_path / "ablation", "--figure", "planes")
+    ablation.save(tmp_path / "both")
+    profile.save(tmp_path / "both")
+    both = ww.plot(tmp_path / "both", "ablation", tmp_path / "a.png")
+    assert len(both.axes) == 2
+    assert ww.plot(tmp_path / "both").axes[0].get_xlabel().startswith("looks at where")
+    with pytest.raises(ww.BadInput, match="no figure 'x'; figures of a profile: plane, heatmaps"):
+        ww.plot(tmp_path / "both", "x")

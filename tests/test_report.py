@@ -197,7 +197,9 @@ def test_report_from_the_command_line(run, refuse, tmp_path):
     first = page.read_bytes()
     run("report", tmp_path / "profile", tmp_path / "run", "-o", page)
     assert page.read_bytes() == first
-    refuse("holds no profile", "report", tmp_path / "nothing", "-o", page)
+    refuse("no such folder", "report", tmp_path / "nothing", "-o", page)
+    (tmp_path / "empty").mkdir()
+    refuse("holds no profile", "report", tmp_path / "empty", "-o", page)
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "run.json").write_text("{}")
     refuse("not scored yet; run wherewhat dynamics", "report", tmp_path / "raw")
@@ -265,7 +267,7 @@ def test_report_and_plot_take_objects_and_folders_alike(tmp_path):
         ww.plot(result, path=tmp_path / "object.png")
         assert (tmp_path / "folder.png").read_bytes() == (tmp_path / "object.png").read_bytes()
     lengths.save(tmp_path / "lengths")
-    with pytest.raises(BadInput, match="lengths: figures are drawn from a profile, dynamics or an atlas"):
+    with pytest.raises(BadInput, match="lengths: figures are drawn from a profile, dynamics, an ablation or an atlas"):
         load_drawable(tmp_path / "lengths")
 
 
@@ -282,12 +284,18 @@ def test_an_ablation_joins_the_profile_of_its_model(run, refuse, tmp_path):
     assert run("report", tmp_path / "profile", "-o", tmp_path / "same.html")[0] == 0
     assert (tmp_path / "page.html").read_bytes() == (tmp_path / "same.html").read_bytes()
     page = tmp_path / "not.html"
-    refuse("no profile of the model", "report", tmp_path / "profile", tmp_path / "other", "-o", page)
-    refuse("no profile of the model", "report", tmp_path / "ablation", "-o", page)
+    refuse("random is another model, or has", "report", tmp_path / "profile", tmp_path / "other", "-o", page)
+    refuse("its model, some, and no profile is given", "report", tmp_path / "ablation", "-o", page)
     refuse("--each-head", "report", tmp_path / "profile", tmp_path / "draws", "-o", page)
     (tmp_path / "ablation" / ww.Ablation.FILE).write_text("{}")
     refuse("damaged", "report", tmp_path / "profile", tmp_path / "ablation", "-o", page)
     assert not page.exists()
+
+
+def test_a_page_is_not_written_into_a_folder_that_does_not_exist(refuse, tmp_path):
+    random_profile(2, 2, 2, blocks=4).save(tmp_path / "profile")
+    refuse("there is no folder", "report", tmp_path / "profile", "-o", tmp_path / "missing" / "page.html")
+    assert not (tmp_path / "missing").exists()
 
 
 def test_the_sentences_give_the_length_up_to_which_answers_are_right():

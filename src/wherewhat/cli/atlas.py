@@ -24,7 +24,7 @@ def atlas(
 ) -> None:
     """Profile a list of models and collect them into one data set, with a card and an interactive page.
 
-    The list is a TOML file with defaults at the top, a table \\[card] with the title and licence of the data, and one \\[\\[models]] entry per model. An entry has model (a hub id, or the path of a folder or .gguf file, relative to the list) and may override the defaults: name, family, licence, revision, dtype, device, device_map, trust_remote_code, seed, level, swaps, tau, task, kind, template, pairs, samples, chat, width.
+    The list is a TOML file with defaults at the top, a table \\[card] with the title and licence of the data, and one \\[\\[models]] entry per model. An entry has model (a hub id, or the path of a folder or .gguf file, relative to the list) and may override the defaults: name, family, licence, revision, dtype, device, device_map, trust_remote_code, seed, level, swaps, tau, task, kind, template, pairs, group, samples, chat, width, stretch.
 
     Existing results are reused. Failed models are listed at the end, with exit code 1; all others are kept. With --jobs or --ray several models are measured at a time.
 

@@ -51,8 +51,18 @@ def folder_here(place: str | Path) -> Path:
         raise typer.Exit(2) from error
 
 
+def existing_folder(place: str | Path) -> Path:
+    """A folder to read from; one that is missing is refused at once, before torch is imported."""
+    folder = folder_here(place)
+    if not folder.is_dir():
+        print(f"wherewhat: {folder}: no such folder", file=sys.stderr)
+        raise typer.Exit(2)
+    return folder
+
+
 folder_option = partial(typer.Option, parser=folder_here, metavar="FOLDER")
-folder_argument = partial(typer.Argument, parser=folder_here)
+existing_folder_option = partial(typer.Option, parser=existing_folder, metavar="FOLDER")
+folder_argument = partial(typer.Argument, parser=existing_folder)
 
 
 def output_folder(help: str, default: str | None = None) -> Any:

@@ -39,19 +39,15 @@ def spectrum(
 ) -> None:
     """Decompose the logits of every head: which heads look at distance alone, and what does rotation change?
 
-    Measures how much of the logits is explained by content, by position, by
-    both together and by distance alone, and compares their singular values
-    with those of the same queries and keys without rotation and with other
-    RoPE bases.
+    Measures how much of the logits is explained by content, by position, by both together and by distance alone, and compares their singular values with those of the same queries and keys without rotation and with other RoPE bases.
 
-    The model runs once per prompt. An interrupted run resumes when the
-    command is rerun. Tables and a figure, spectrum.pdf, are saved.
+    The model runs once per prompt. An interrupted run resumes when the command is rerun. Tables and a figure, spectrum.pdf, are saved.
 
     [bold]Examples:[/bold]
 
     wherewhat spectrum models/SmolLM2.Q4_1.gguf --samples 4
     wherewhat spectrum number
-    """
+    """  # noqa: E501 - a paragraph of help is one line
     import wherewhat as ww
 
     folder = folder or Path("spectra") / model_name(model)

@@ -31,13 +31,12 @@ def sweep(
 ) -> None:
     """Train one-head models on a canonical task, one per rotation angle, and show which angles can learn it.
 
-    The angle of a frequency ID is 10000^(-(ID-1)/32). All angles and seeds are trained at once.
-    A sweep that was already trained in the folder is reused.
+    The angle of a frequency ID is 10000^(-(ID-1)/32). All angles and seeds are trained at once. A sweep that was already trained in the folder is reused.
 
     [bold]Examples:[/bold]
 
     wherewhat sweep index --frequency 1 --frequency 7 --frequency 13 --seeds 2
-    """
+    """  # noqa: E501 - a paragraph of help is one line
     import wherewhat as ww
 
     folder = folder or Path("runs/sweeps") / task

@@ -25,15 +25,15 @@ def verify(
 ) -> None:
     """Check every theorem numerically, with inputs that show why a pure head must fail.
 
-    Heads with hand-set weights solve their tasks in real forward passes.
-    Each impossibility has two inputs with different answers that a pure head cannot tell apart.
+    Heads with hand-set weights solve their tasks in real forward passes. For each impossibility, two inputs with different answers are found between which a pure head cannot distinguish.
+
     Exit code 0: all theorems hold; 1: some do not.
 
     [bold]Examples:[/bold]
 
     wherewhat verify
     wherewhat verify --only h-pos --only no-symbolic-index --json
-    """
+    """  # noqa: E501 - a paragraph of help is one line
     import wherewhat as ww
 
     with study(as_json, quiet=False) as listening:

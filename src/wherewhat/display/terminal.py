@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 
 import pandas as pd
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from ..core.kinds import kind
 
+LINE_EVERY = 10  # seconds between lines of progress in a log file
 STYLE = {
     "where": "dark_orange",
     "what": "deep_sky_blue1",
@@ -58,20 +60,40 @@ def right_aligned(*columns: str) -> Table:
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Callable[[str, float, int], None]]:
-    """A bar with the time left; silent unless the output is a terminal."""
+    """A bar with the time left; where the output is not a terminal, such as a log file, a line from time to time."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     shown = {"transient": True, "disable": not console.is_terminal, "speed_estimate_period": 3600}  # cells take long
     with Progress(*columns, console=console, **shown) as bar:
         task = bar.add_task("measuring", total=None)
 
+        line = _lines(console)
+
         def show(what: str, done: float | int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
+            line(what, done, total)
 
         _bars.append(show)
         try:
             yield show
         finally:
             _bars.remove(show)
+
+
+def _lines(console: Console) -> Callable[[str, float | int, int], None]:
+    """Print progress as lines, at most one in LINE_EVERY seconds; nothing in a terminal, where there is a bar."""
+    start = last = 0.0
+
+    def line(what: str, done: float | int, total: int) -> None:
+        nonlocal start, last
+        now = monotonic()
+        if not last:
+            start = last = now
+        elif not console.is_terminal and now - last >= LINE_EVERY:
+            last = now
+            so_far = f": {done:.4g} of {total}" if total > 1 else ""
+            console.print(f"{what}{so_far}, after {now - start:.0f} s")
+
+    return line
 
 
 _bars: list[Callable[[str, float, int], None]] = []  # on the screen; the last one is in use

@@ -27,7 +27,8 @@ from .load import Source
 from .sentences import length_sentences, profile_sentences, series_sentences
 
 HEADS = """positional positional_low positional_high symbolic symbolic_low symbolic_high entropy variance
-exclusion_bound positional_without_first symbolic_without_first mean_frequency previous_token induction sink""".split()
+exclusion_bound positional_without_first symbolic_without_first mean_frequency previous_token induction sink
+current_token on_blocks on_query on_first elsewhere answer answer_token answer_chance""".split()
 FREQUENCIES = ("positional", "symbolic", "use_norm", "use_max")
 SERIES = ("positional", "symbolic", "entropy", "mean_frequency")
 REPEATED = ("model", "revision", "architecture", "level", "tau", "settings", "thresholds", "correlation", "medians",
@@ -61,7 +62,7 @@ def profile_data(
     prompt = about["prompts"][0]
     width = prompt["blocks"][0][1] - prompt["blocks"][0][0]
     blocks = len(prompt["blocks"])
-    arrays: dict[str, Any] = {column: heads[column].to_numpy("f8") for column in HEADS}
+    arrays: dict[str, Any] = {column: heads[column].to_numpy("f8") for column in HEADS if column in heads}
     arrays |= {"row": there.nonzero()[:, 0].numpy().astype("i4"), "head": heads["head"].to_numpy("i4")}
     arrays["attention"] = (tensors["block_attention"][0, ..., :blocks][there] * width).float().numpy()
     if "log_mass" in tensors:

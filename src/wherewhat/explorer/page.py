@@ -78,10 +78,12 @@ def report(
     >>> ww.report(["profiles/smollm2", "ablations/smollm2", "runs/number-0"])           # doctest: +SKIP
     PosixPath('report.html')
     """
+    path = Path(path)
+    if not path.absolute().parent.is_dir():
+        raise BadInput(f"{path}: there is no folder {path.parent}; create it, or give another path")
     opened = [(result, folder) for held, folder in open_results(results) for result in held]
     sources = [(result, folder) for result, folder in opened if not isinstance(result, Joined)]
     names = names or names_of([result for result, _ in sources], [folder for _, folder in sources])
-    path = Path(path)
     write_atomically(path, explorer_html([result for result, _ in opened], names))
     return path
 

@@ -35,7 +35,13 @@ def kinds_sentence(profile: Profile) -> str:
     for name in ("unfocused", "mixed"):
         text += f", {found[name]} {'is' if found[name] == 1 else 'are'} {name}" if found[name] else ""
     unmeasured = found["unmeasured"]
-    return text + (f"; {count(unmeasured, 'head')} could not be measured." if unmeasured else ".")
+    text += f"; {count(unmeasured, 'head')} could not be measured" if unmeasured else ""
+    little = profile.about.get("little", {"heads": 0})
+    if not little["heads"]:
+        return f"{text}."
+    rests = "rests" if little["heads"] == 1 else "rest"
+    share = f"{100 * little['threshold']:g} %"
+    return f"{text}. {little['heads']} of them {rests} on little attention: less than {share} of it is on the blocks."
 
 
 def exclusion_sentence(profile: Profile) -> list[str]:

@@ -42,6 +42,13 @@ class Prompt:
     def query(self) -> int:
         return len(self.ids) - 1
 
+    @property
+    def answer_at(self) -> int | None:
+        """The position of the answer inside the block that contains it."""
+        if self.target is None or self.answer is None:
+            return None
+        return next((at for at in range(*self.blocks[self.target]) if self.ids[at] == self.answer), None)
+
 
 def tokenize(tokenizer: Any, text: str, special: bool = True) -> tuple[list[int], list[Span]]:
     """Token ids and the span of characters of each; BOS comes first if the tokenizer has one."""
@@ -145,3 +152,19 @@ def equal_blocks(spans: Sequence[Span]) -> list[int]:
         return []
     width, _ = lengths.most_common(1)[0]
     return [index for index, (start, stop) in enumerate(spans) if stop - start == width]
+
+
+def joined(blocks: Sequence[Span], number: int) -> list[Span]:
+    """Every `number` adjacent blocks joined into one, from the first on.
+
+    >>> joined([(1, 3), (3, 5), (6, 8), (8, 10)], 2)
+    [(1, 5), (6, 10)]
+    """
+    spans: list[Span] = []
+    run: list[Span] = []
+    for block in blocks:
+        run = [*run, block] if run and run[-1][1] == block[0] else [block]
+        if len(run) == number:
+            spans.append((run[0][0], block[1]))
+            run = []
+    return spans

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,10 @@ def plain_text(tokenizer: Any, text: str, width: int = 8, tokens: int = 256, sam
     step = tokens - len(opening)
     count = min(samples, (len(ids) - 1) // step)
     if step < 3 * width + 1 or count < 1:
-        raise BadInput(f"{len(ids)} tokens of text are too few for prompts of {tokens} tokens with blocks of {width}")
+        shorter = f"; shorter prompts need --stretch, at most {len(ids) - 1}" if len(ids) > 3 * width + 2 else ""
+        raise BadInput(
+            f"{len(ids)} tokens of text are too few for prompts of {tokens} tokens with blocks of {width}{shorter}"
+        )
     prompts = []
     for sample in range(count):
         piece = ids[sample * step : (sample + 1) * step]
@@ -63,13 +67,19 @@ def own_prompts(tokenizer: Any, path: str | Path) -> list[Prompt]:
     """Prompts from a .jsonl file, one JSON object per line.
 
     `{"text": "...", "blocks": [[start, stop], ...], "answer": " red"}` with spans of characters, or
-    `{"ids": [...], "blocks": [[start, stop], ...], "answer": 123}` with spans of tokens; `answer` is optional.
+    `{"ids": [...], "blocks": [[start, stop], ...], "answer": 123}` with spans of tokens; `answer` is optional. If a
+    single block contains the token of the answer, that block is the one in question.
     """
     lines = read_text(path).split("\n")
     prompts = list(_parse(tokenizer, path, ((number, line) for number, line in enumerate(lines, 1) if line.strip())))
     if not prompts:
         raise BadInput(f"{path}: contains no prompts")
     return prompts
+
+
+def included_story() -> str:
+    """The story that comes with the package: prose for the task "prose" and for losses on text."""
+    return files("wherewhat.prompts").joinpath("ferry.txt").read_text(encoding="utf-8")
 
 
 def read_text(path: str | Path) -> str:
@@ -85,6 +95,8 @@ def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -
     for number, line in lines:
         try:
             given = json.loads(line)
+            if not isinstance(given, dict) or "blocks" not in given or not given.keys() & {"text", "ids"}:
+                raise BadInput('a prompt needs "text" (or "ids") and "blocks"')
             spans = [(int(start), int(stop)) for start, stop in given["blocks"]]
             answer = given.get("answer")
             tokens, says = [], answer
@@ -109,7 +121,9 @@ def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -
             raise BadInput(f"{path}, line {number}: {len(blocks)} blocks of equal length; at least two are needed")
         skipped, labels = len(spans) - len(blocks), _decoded(tokenizer, ids, blocks)
         display = {"tokens": token_texts(tokenizer, ids, text, tokens), "says": str(says or "")}
-        yield Prompt(tuple(ids), blocks, text, answer, skipped=skipped, labels=labels, **display)
+        holding = [at for at, (start, stop) in enumerate(blocks) if answer is not None and answer in ids[start:stop]]
+        target = holding[0] if len(holding) == 1 else None
+        yield Prompt(tuple(ids), blocks, text, answer, target, skipped=skipped, labels=labels, **display)
 
 
 def check_spans(spans: Sequence[Span], length: int, what: str) -> None:

@@ -18,7 +18,8 @@ from ...words import model_name
 from ..profile.cell import VERSION
 from ..profile.profile import check_level
 
-TASK = {"task": str, "kind": str, "template": str, "pairs": int, "samples": int, "chat": bool, "width": int}
+TASK = {"task": str, "kind": str, "template": str, "pairs": int, "group": int, "samples": int, "chat": bool}
+TASK |= {"width": int, "stretch": int}
 MEASURE = {"level": str, "swaps": int, "tau": float, "seed": int, "dtype": str}
 LOADING = {"device": str, "device_map": str, "trust_remote_code": bool}
 DEFAULTS: dict[str, type] = {"family": str, "licence": str, **LOADING, **TASK, **MEASURE}

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from ...core.placement import Placement
@@ -17,13 +16,22 @@ from ...core.scores import Scores, block_index, entropy, exclusion, frequency_us
 from ...core.swaps import block_attention
 from ...core.trace import Trace
 from ...errors import BadInput
+from ...prompts.prompt import joined
 from ...tracing import capture
 from ...tracing.fingerprint import dtype_name
 from ...tracing.offload import entry_device
 from ...tracing.self_check import stated_context
+from .attention import (
+    MOST_QUERIES,
+    attention_shares,
+    drawn_heads,
+    fixed_point,
+    stacked_layers,
+    strongest_keys,
+)
 from .prompt_level import score_prompt
 
-VERSION = 3
+VERSION = 4
 TAUS = (1e-4, 1e-3, 1e-2, math.inf)
 CHECKS = ("attention", "logits", "keys", "swap", "prefix")
 # Most blocks in a stored table, and in a finer cut of the blocks.
@@ -46,8 +54,12 @@ class PromptCell:
     ids: tuple[int, ...]
     blocks: tuple[Span, ...]
     answer: int | None
+    target: int | None
+    answer_at: int | None
     tau: float
     table: bool = False
+    shown: bool = False  # store its attention on every token
+    every_query: bool = False  # store the strongest keys of its queries
     level: str = "keys"
     swaps: int | None = None
     seed: int | None = None
@@ -56,7 +68,7 @@ class PromptCell:
 
 @dataclass(frozen=True)
 class SignatureCell:
-    """Repeated random tokens, on which previous-token and induction heads are recognised."""
+    """Repeated random tokens, on which previous-token, current-token and induction heads are recognised."""
 
     weights: str
     dtype: str
@@ -67,7 +79,7 @@ class SignatureCell:
 
 def measure_keys(model: PreTrainedModel, cell: PromptCell, _: Within = ignore_progress) -> dict[str, Tensor]:
     """All numbers of one prompt at level keys, from a single forward pass."""
-    trace = capture(model, torch.tensor([cell.ids], device=entry_device(model)))
+    trace = capture_cell(model, cell)
     blocks, tau = cell.blocks, cell.tau
     heads, blind = score(trace, blocks, tau), without_first(trace, blocks, tau)
     alone, use, bounds = score_frequencies(trace, blocks, tau), frequency_use(trace), exclusion(trace)
@@ -85,7 +97,7 @@ def measure_keys(model: PreTrainedModel, cell: PromptCell, _: Within = ignore_pr
         "frequency_symbolic": alone.symbolic[0],
         "use_norm": use.norm[0],
         "use_max": use.maximum[0],
-        "block_attention": _stacked_layers(trace, lambda layer: block_attention(trace.placements(layer), index)),
+        "block_attention": stacked_layers(trace, lambda layer: block_attention(trace.placements(layer), index)),
         "angles": trace.angles,
         "frequency_ids": torch.tensor(trace.frequency_ids),
     }
@@ -94,9 +106,7 @@ def measure_keys(model: PreTrainedModel, cell: PromptCell, _: Within = ignore_pr
     for name, spans in other_blocks(blocks).items():
         result[f"blocks {name}"] = _stacked(score(trace, spans, tau))
     if cell.table:
-        result["log_mass"] = _stacked_layers(
-            trace, lambda layer: merged_log_mass(trace.placements(layer), index)
-        ).half()
+        result["log_mass"] = stacked_layers(trace, lambda layer: merged_log_mass(trace.placements(layer), index)).half()
     return result
 
 
@@ -105,7 +115,7 @@ def measure_whole(model: PreTrainedModel, cell: PromptCell, within: Within = ign
     assert cell.swaps is not None
     assert cell.seed is not None
     ids = torch.tensor([cell.ids], device=entry_device(model))
-    trace = capture(model, ids, level="prompt")
+    trace = capture_cell(model, cell, "prompt")
     scores = score_prompt(
         model, ids, cell.blocks, tau=cell.tau, swaps=cell.swaps, seed=cell.seed,
         progress=lambda _, done, total: within(done, total),
@@ -145,17 +155,27 @@ def without_first(trace: Trace, blocks: Sequence[Span], tau: float) -> Float[Ten
     return torch.stack([scores.positional[0], scores.symbolic[0]])
 
 
+def capture_cell(model: PreTrainedModel, cell: PromptCell, level: str = "keys") -> Trace:
+    """The forward pass of a cell: of its last query, or of all queries that are stored."""
+    tokens = len(cell.ids)
+    queries = range(max(1, tokens - MOST_QUERIES), tokens) if cell.every_query else (-1,)
+    return capture(model, torch.tensor([cell.ids], device=entry_device(model)), queries, level=level)
+
+
 def seen_in(trace: Trace, cell: PromptCell) -> dict[str, Tensor]:
     """What one forward pass gives at either level: where attention goes, the answer, and the self-check."""
-    rows = _stacked_layers(trace, trace.attention_rows)
+    rows = stacked_layers(trace, trace.attention_rows)
     assert trace.output is not None
     chances = trace.output[0].softmax(-1)
     if cell.answer is not None and not 0 <= cell.answer < len(chances):
         raise BadInput(f"answer {cell.answer} is not a token id: the model has {len(chances)} tokens")
     answered = [-1.0, -1.0] if cell.answer is None else [chances[cell.answer], float(chances.argmax() == cell.answer)]
-    return {
+    seen = attention_shares(rows, cell.blocks, cell.target, cell.answer_at) | strongest_keys(trace)
+    return seen | {
         "sink": rows[..., 0],
         "key_attention": rows.flatten(0, 1).nanmean(0),
+        "drawn_heads": drawn_heads(rows),
+        "token_attention": fixed_point(rows) if cell.shown else torch.empty(0, dtype=torch.uint16),
         "answer": torch.tensor(answered),
         "layers": torch.tensor(trace.layers),
         "kv_groups": torch.tensor([layer.queries.shape[1] // layer.keys.shape[1] for layer in trace.attention]),
@@ -184,22 +204,6 @@ def other_blocks(blocks: Sequence[Span]) -> dict[str, tuple[Span, ...]]:
     coarser = {"two as one": joined(blocks, 2), "four as one": joined(blocks, 4)}
     cuts = {name: spans for name, spans in finer.items() if name == "one token" or width >= 4} if width > 1 else {}
     return {name: tuple(spans) for name, spans in (cuts | coarser).items() if 2 <= len(spans) <= FINEST_BLOCKS}
-
-
-def joined(blocks: Sequence[Span], number: int) -> list[Span]:
-    """Every `number` adjacent blocks joined into one, from the first on.
-
-    >>> joined([(1, 3), (3, 5), (6, 8), (8, 10)], 2)
-    [(1, 5), (6, 10)]
-    """
-    spans: list[Span] = []
-    run: list[Span] = []
-    for block in blocks:
-        run = [*run, block] if run and run[-1][1] == block[0] else [block]
-        if len(run) == number:
-            spans.append((run[0][0], block[1]))
-            run = []
-    return spans
 
 
 def merged_log_mass(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead G G"]:
@@ -240,26 +244,18 @@ def signature_cell(model: PreTrainedModel, weights: str, seed: int, period: int 
 
 
 def measure_signature(model: PreTrainedModel, cell: SignatureCell) -> dict[str, Tensor]:
-    """Mean attention on the previous token, and on the token that followed the query's last occurrence."""
+    """Mean attention on the previous token, on the query itself, and on the token that followed its last occurrence."""
     tokens = len(cell.ids)
     queries = list(range(tokens - cell.period // 2, tokens))
     trace = capture(model, torch.tensor([cell.ids], device=entry_device(model)), queries=queries, level="prompt")
-    previous, induction = [], []
+    behind = {"previous_token": 1, "induction": cell.period - 1, "current_token": 0}  # tokens from the query back
+    seen: dict[str, list[Tensor]] = {name: [] for name in behind}
     for query in queries:
-        rows = _stacked_layers(trace, trace.at(query).attention_rows)
-        previous.append(rows[..., query - 1])
-        induction.append(rows[..., query - cell.period + 1])
-    return {"previous_token": torch.stack(previous).mean(0), "induction": torch.stack(induction).mean(0)}
+        rows = stacked_layers(trace, trace.at(query).attention_rows)
+        for name, distance in behind.items():
+            seen[name].append(rows[..., query - distance])
+    return {name: torch.stack(rows).mean(0) for name, rows in seen.items()}
 
 
 def _stacked(scores: Scores) -> Float[Tensor, "3 L H"]:
     return torch.stack([scores.positional[0], scores.symbolic[0], scores.skipped[0]])
-
-
-def _stacked_layers(trace: Trace, of_layer: Callable[[int], Tensor]) -> Float[Tensor, "L H *rest"]:
-    """The values of every layer for a single prompt; NaN for heads that a layer does not have."""
-    layers = [of_layer(number)[0].cpu() for number in range(len(trace.attention))]
-    heads = max(map(len, layers))
-    return torch.stack(
-        [pad(layer, (*(0, 0) * (layer.dim() - 1), 0, heads - len(layer)), value=torch.nan) for layer in layers]
-    )

@@ -97,7 +97,8 @@ def summary(profile: Profile) -> dict[str, Any]:
     """The headline numbers of a profile, and how many heads of each kind it has."""
     kinds = {str(name): int(number) for name, number in profile.heads["kind"].value_counts().items()}
     prompts = {"prompts": len(profile.about["prompts"])}
-    return {name: profile.about[name] for name in SUMMARY} | prompts | {"heads": len(profile.heads), "kinds": kinds}
+    known = {name: profile.about[name] for name in SUMMARY} | {"little": profile.about.get("little")}
+    return known | prompts | {"heads": len(profile.heads), "kinds": kinds}
 
 
 def different_settings(one: Profile, other: Profile) -> list[str]:
