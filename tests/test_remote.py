@@ -6,17 +6,24 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
+from fsspec import register_implementation
+from fsspec.implementations.memory import MemoryFileSystem
 from pyftpdlib.authorizers import DummyAuthorizer
 from pyftpdlib.handlers import FTPHandler
 from pyftpdlib.servers import FTPServer
+from typer.testing import CliRunner
 
 from conftest import weights
-from wherewhat.remote import local_copy
+from wherewhat.cli import app
+from wherewhat.errors import BadInput
+from wherewhat.remote import local_copy, upload
 
 PROFILE = "--pairs 4 --samples 12 --seed 1".split()
 
@@ -130,3 +137,56 @@ def test_local_paths_are_used_as_they_are(tmp_path: Path) -> None:
     assert local_copy(str(tmp_path)) == local_copy(tmp_path) == local_copy(f"file://{tmp_path}") == tmp_path
     assert f"{local_copy('memory://runs/')}" == "memory://runs"
     assert f"{local_copy('memory://runs') / 'cells'}" == "memory://runs/cells"
+
+
+def archive(path: Path, *names: str) -> str:
+    """The URL of the folder "p" in a .zip file that holds an empty file of each name."""
+    with zipfile.ZipFile(path, "w") as made:
+        for name in names:
+            made.writestr(name, "")
+    return f"zip://p::{path}"
+
+
+@pytest.mark.parametrize("name", ["p/../../x", "p/a/../../../x", "p/..\\..\\x", "p/C:/x", "p/./x", "p/.."])
+def test_names_that_lead_out_of_a_remote_folder_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "copies").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "copies"))
+    url = archive(tmp_path / "evil.zip", "p/profile.json", name)
+    with pytest.raises(BadInput, match=r"evil.zip: holds a name that leads out of the folder"):
+        local_copy(url)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert written == [tmp_path / "evil.zip"]  # refused before any download
+
+
+@pytest.mark.parametrize("command", ["report URL", "compare URL URL", "profile number -o URL"])
+def test_commands_refuse_a_hostile_archive_in_one_line(command: str, tmp_path: Path) -> None:
+    url = archive(tmp_path / "evil.zip", "p/profile.json", f"p/{'../' * 30}{tmp_path}/outside")
+    result = CliRunner().invoke(app, command.replace("URL", url).split())
+    assert (result.exit_code, "leads out of the folder" in result.output) == (2, True)
+    assert not (tmp_path / "outside").exists()
+
+
+def test_files_outside_the_folder_are_not_uploaded(tmp_path: Path) -> None:
+    copy = local_copy("memory://uploads/study")
+    (tmp_path / "private").write_text("mine")
+    (copy / "link").symlink_to(tmp_path / "private")
+    with pytest.raises(BadInput, match=r"^memory://uploads/study/link: a link to a file outside the folder"):
+        upload(copy / "link")
+    (copy.parent / f"{copy.name}-beside").write_text("beside")
+    with pytest.raises(BadInput, match="leads out of the folder"):
+        upload(copy / ".." / f"{copy.name}-beside")
+    assert not local_copy("memory://uploads").joinpath("study").exists()
+
+
+def test_a_link_in_a_remote_folder_is_not_followed() -> None:
+    class Linked(MemoryFileSystem):
+        protocol = "linked"
+
+        def find(self, path: str, **options: Any) -> Any:
+            return {f"{path}/profile.json": {"name": f"{path}/profile.json", "type": "link", "size": 3}}
+
+    register_implementation("linked", Linked, clobber=True)
+    with pytest.raises(BadInput, match=r"'profile.json' is a link"):
+        local_copy("linked://there/p")
