@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from conftest import weights
 from wherewhat.cells.cells import run_cells
-from wherewhat.cells.executors import Executor, LocalOnly, ProcessExecutor, executing
+from wherewhat.cells.executors import Executor, LocalOnly, executing
+from wherewhat.cells.processes import ProcessExecutor
 from wherewhat.cli import app
 from wherewhat.errors import BadInput, CellsFailed
 
@@ -98,6 +99,111 @@ def test_a_cell_that_kills_every_process_fails_alone(tmp_path: Path) -> None:
         squares(tmp_path, [Square(666), Square(1, 1.0), Square(2, 1.0), Square(3)], ProcessExecutor(2))
     assert list(raised.value.failed.values()) == ["its process died 3 times"]
     assert len(list((tmp_path / "cells").glob("*.safetensors"))) == 3
+
+
+HEAVY = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from wherewhat.cells.cells import run_cells
+from wherewhat.cells.executors import executing
+from wherewhat.cells.processes import ProcessExecutor
+
+@dataclass(frozen=True)
+class Number:
+    number: int
+
+model = torch.ones(8_000_000)  # more than a pipe holds
+
+if __name__ == "__main__":
+    def compute(cell, model=model):
+        return {"sum": model.sum() + cell.number}
+
+    with executing(ProcessExecutor(2)):
+        results = list(run_cells(Path(sys.argv[1]), [Number(n) for n in range(6)], compute))
+    print([int(one["sum"]) - 8_000_000 for one in results])
+"""
+
+
+def workers_of(process: int) -> list[int]:
+    """The worker processes of a process, also those that are just starting."""
+    children = [number for file in Path(f"/proc/{process}/task").glob("*/children") for number in read(file).split()]
+    return [int(number) for number in children if "spawn_main" in read(Path(f"/proc/{number}/cmdline"))]
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # the process has ended
+        return ""
+
+
+def heavy(folder: Path) -> subprocess.Popen[str]:
+    (folder / "heavy.py").write_text(HEAVY)
+    command = [sys.executable, folder / "heavy.py", folder / "cells"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def next_worker(process: subprocess.Popen[str], seen: set[int]) -> int:
+    """A worker that was not there before, as early as possible."""
+    while not (new := [pid for pid in workers_of(process.pid) if pid not in seen]):
+        assert process.poll() is None, process.communicate()
+    seen.add(new[0])
+    return new[0]
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_while_they_start_are_replaced(tmp_path: Path) -> None:
+    begun, seen = heavy(tmp_path), set[int]()
+    for _ in range(2):
+        os.kill(next_worker(begun, seen), signal.SIGKILL)
+    out, err = begun.communicate(timeout=100)
+    assert (out, begun.returncode) == ("[0, 1, 2, 3, 4, 5]\n", 0), err
+
+
+@pytest.mark.slow
+def test_if_no_worker_can_start_all_cells_fail_with_the_reason(tmp_path: Path) -> None:
+    begun, seen = heavy(tmp_path), set[int]()
+    while begun.poll() is None:
+        for pid in set(workers_of(begun.pid)) - seen:
+            seen.add(pid)
+            os.kill(pid, signal.SIGKILL)
+    _, err = begun.communicate(timeout=100)
+    assert "6 of 6 parts failed" in err
+    assert "no process could start (its process ended with exit code -9)" in err
+
+
+@pytest.mark.slow
+def test_control_c_works_while_a_worker_hangs_as_it_starts(tmp_path: Path) -> None:
+    begun, seen = heavy(tmp_path), set[int]()
+    for _ in range(2):
+        os.kill(next_worker(begun, seen), signal.SIGSTOP)
+    time.sleep(0.5)
+    begun.send_signal(signal.SIGINT)
+    _, err = begun.communicate(timeout=30)
+    assert "KeyboardInterrupt: 0 of 6 parts are kept" in err
+    assert not any(Path(f"/proc/{pid}").exists() for pid in seen)
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_study_end_and_leave_no_files(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "heavy.py").write_text(HEAVY.replace("return {", "import time; time.sleep(60)\n        return {"))
+    command = [sys.executable, tmp_path / "heavy.py", tmp_path / "cells"]
+    begun = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path / "temporary")})
+    while len(started := workers_of(begun.pid)) < 2:
+        assert begun.poll() is None
+    time.sleep(8)  # until they compute
+    begun.kill()
+    begun.wait()
+    ends = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < ends:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+    assert not [path for path in (tmp_path / "temporary").rglob("*") if path.stat().st_size > 1e6]
 
 
 def test_a_local_callable_does_nothing_in_a_worker() -> None:

@@ -1,7 +1,7 @@
 # The public interface, read at run time by lazy_loader: one line for each exported name.
-from .cells.executors import ProcessExecutor as ProcessExecutor
 from .cells.executors import SerialExecutor as SerialExecutor
 from .cells.executors import executing as executing
+from .cells.processes import ProcessExecutor as ProcessExecutor
 from .cells.ray import RayExecutor as RayExecutor
 from .core.scores import entropy as entropy
 from .core.scores import exclusion as exclusion

@@ -108,7 +108,8 @@ def in_cells(command: Callable[..., None]) -> Callable[..., None]:
             raise BadInput("--jobs computes on this machine, --ray on a cluster: give only one of them")
         if ray is None and jobs == 1:
             return command(**options)
-        from ..cells.executors import ProcessExecutor, executing
+        from ..cells.executors import executing
+        from ..cells.processes import ProcessExecutor
         from ..cells.ray import RayExecutor
         from ..display.terminal import cell_status
 
