@@ -12,6 +12,7 @@ import re
 import shutil
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -79,7 +80,25 @@ def local_copy(place: str | Path) -> Path:
 
 def unfinished(name: str) -> str:
     """A temporary name for a file that is being written, unique across all processes and machines."""
-    return f".{name}.{uuid4().hex[:12]}.partial"
+    return f".{name}.{gethostname()}.{os.getpid()}.{uuid4().hex[:12]}.partial"
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Remove the temporary files that killed processes of this machine left in a folder."""
+    for path in folder.glob(".*.partial"):
+        *_, host, process, _, _ = path.name.rsplit(".", 4)
+        if host == gethostname() and process.isdecimal() and not _is_alive(int(process)):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def upload(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import platform
@@ -15,8 +14,9 @@ from typing import Any, ClassVar, TypeVar
 import pandas as pd
 from safetensors.torch import save as tensor_bytes
 
-from .errors import BadInput
-from .files import read_table, read_tensors, table_bytes, write_atomically, write_table
+from .errors import BadInput, Damaged
+from .files import parse_json, read_table, read_tensors, sha256, table_bytes, write_atomically, write_table
+from .remote import clear_unfinished, with_urls
 from .words import model_name
 
 Progress = Callable[[str, float | int, int], None]  # the current task, how much of it is done, and the total
@@ -30,6 +30,28 @@ def ignore_progress(what: str, done: float | int, total: int) -> None:
 
 def ignore_sentence(sentence: str) -> None:
     """The default of every `say` parameter."""
+
+
+MOST = 100_000  # prompts, samples, runs or draws of one study; more is a mistake
+
+
+def check_count(value: int, what: str, least: int = 1) -> None:
+    """Refuse numbers of prompts, samples and the like that are too small, or beyond what could ever be computed."""
+    if value < least:
+        raise BadInput(f"{what} must be at least {least}, got {value}")
+    if value > MOST:
+        raise BadInput(f"{what} must be at most {MOST}, got {value}")
+
+
+def check_seed(seed: int, what: str = "seed") -> None:
+    """Refuse a seed that not every random generator takes.
+
+    >>> check_seed(2**63 - 1)
+    """
+    if seed < 0:
+        raise BadInput(f"{what} must not be negative, got {seed}")
+    if seed >= 2**63:
+        raise BadInput(f"{what} must be below 2**63, got {seed}")
 
 
 class Result:
@@ -61,6 +83,7 @@ class Result:
 
     def save(self, folder: str | Path) -> None:
         """Write all files atomically, `FILE` last."""
+        clear_unfinished(Path(folder))
         contents: dict[str, bytes] = {}
         for name, path in self._paths().items():
             value = getattr(self, name)
@@ -68,9 +91,10 @@ class Result:
                 contents[path] = table_bytes(value) if isinstance(value, pd.DataFrame) else tensor_bytes(value)
         for path, content in contents.items():
             write_atomically(Path(folder) / path, content)
-        digests = {path: _sha256(content) for path, content in contents.items()}
-        digests[self.FILE] = _sha256(_canonical(self.about))
-        about = json.dumps(self.about | {"sha256": digests}, indent=1, allow_nan=False)
+        digests = {path: sha256(content) for path, content in contents.items()}
+        stated = json.loads(with_urls(json.dumps(self.about, allow_nan=False)))
+        digests[self.FILE] = sha256(_canonical(stated))
+        about = json.dumps(stated | {"sha256": digests}, indent=1, allow_nan=False)
         write_atomically(Path(folder) / self.FILE, about + "\n")
 
     @classmethod
@@ -86,9 +110,11 @@ class Result:
             if file not in digests:
                 values[name] = None
                 continue
-            if not path.is_file() or _sha256(path.read_bytes()) != digests[file]:
-                raise BadInput(f"{path}: missing or damaged; {cls.REMEDY}")
-            values[name] = read_table(path) if path.suffix == ".parquet" else read_tensors(path)
+            content = path.read_bytes() if path.is_file() else b""
+            if sha256(content) != digests[file]:
+                raise Damaged(f"{path}: missing or damaged; {cls.REMEDY}")
+            read: Callable[..., Any] = read_table if path.suffix == ".parquet" else read_tensors
+            values[name] = read(path, content=content)
         return cls(**values)
 
     @classmethod
@@ -96,14 +122,14 @@ class Result:
         """The contents of `FILE`, digests included; None if there is no such file."""
         path = Path(folder) / cls.FILE
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            if about["sha256"][cls.FILE] == _sha256(_canonical(about)):
+            about = parse_json(path.read_bytes())
+            if about["sha256"][cls.FILE] == sha256(_canonical(about)) and about["sha256"].keys() <= {*cls.files()}:
                 return about
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
-        raise BadInput(f"{path}: damaged or unreadable; {cls.REMEDY}")
+        raise Damaged(f"{path}: damaged or unreadable; {cls.REMEDY}")
 
     @classmethod
     def files(cls) -> tuple[str, ...]:
@@ -177,7 +203,3 @@ def versions(*libraries: str) -> dict[str, str]:
 def _canonical(about: Mapping[str, Any]) -> bytes:
     """Everything in `FILE` except the digests, as canonical JSON."""
     return json.dumps({name: value for name, value in about.items() if name != "sha256"}, sort_keys=True).encode()
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -84,8 +84,11 @@ class RayExecutor:
         if not ray.is_initialized():
             logging.getLogger("ray").setLevel(logging.ERROR)  # it prints advice about how it was started
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster started here reports no usage statistics
+            own: dict[str, Any] = (
+                {"_node_ip_address": "127.0.0.1"} if self.address == "local" else {}
+            )  # no other machine can connect
             try:
-                ray.init(self.address, log_to_driver=False, configure_logging=False, include_dashboard=False)
+                ray.init(self.address, log_to_driver=False, configure_logging=False, include_dashboard=False, **own)
             except Exception as error:  # Ray raises many types, some without a common base class
                 first = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise BadInput(f"no Ray cluster at {self.address} ({first})") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from ..words import model_name
 from .options import AsJson, Seed, flag, folder_option, in_cells, model_options, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 Model = Annotated[
@@ -86,7 +85,7 @@ def ablate(
 
     save_ablation_figure(found, folder / "ablation.png")
     if as_json:
-        print(json.dumps(found.about | {"folder": f"{folder}", "effects": records(found.effects)}))
+        print_json(found.about | {"folder": f"{folder}", "effects": records(found.effects)})
     else:
         show_ablation(found, standard_output())
         saved(folder)
@@ -127,7 +126,7 @@ def deposit(
     from ..studies.ablation.terminal import show_deposit
 
     if as_json:
-        print(json.dumps(found.about | {"folder": f"{folder}", "measures": records(found.measures)}))
+        print_json(found.about | {"folder": f"{folder}", "measures": records(found.measures)})
     else:
         show_deposit(found, standard_output())
         saved(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .options import AsJson, in_cells, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 
@@ -48,7 +47,7 @@ def atlas(
     if as_json:
         taus = [{"tau": plain(tau)} for tau in found.models["tau"]]
         rows = [row | tau for row, tau in zip(records(found.models), taus, strict=True)]
-        print(json.dumps(found.about | {"folder": str(folder), "models": rows}))
+        print_json(found.about | {"folder": str(folder), "models": rows})
     else:
         show_atlas(found, standard_output())
         saved(f"{folder}; open {page} in a browser to explore it")

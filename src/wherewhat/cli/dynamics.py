@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from ..errors import CellsFailed
 from ..words import model_name
 from .options import AsJson, Device, DeviceMap, Dtype, Seed, TrustRemoteCode, flag, in_cells, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 Threads = Annotated[int | None, option("Processor threads.", "all")]
@@ -53,7 +52,7 @@ def train(
         )  # fmt: skip
     last = run.accuracy[run.accuracy["step"] == run.accuracy["step"].max()]
     if as_json:
-        print(json.dumps({"folder": f"{folder}", "accuracy": last["accuracy"].tolist()}))
+        print_json({"folder": f"{folder}", "accuracy": last["accuracy"].tolist()})
     else:
         hops, shares = (", ".join(texts) for texts in (map(str, last["hops"]), map("{:.1%}".format, last["accuracy"])))
         standard_output().print(f"{task}: accuracy for {hops} hops {shares}")
@@ -118,7 +117,7 @@ def dynamics(
     if as_json:
         from ..results import records
 
-        print(json.dumps(found.about | {"purity": records(found.purity), "folder": f"{folder}"}))
+        print_json(found.about | {"purity": records(found.purity), "folder": f"{folder}"})
     else:
         from ..studies.dynamics.terminal import show_dynamics
 

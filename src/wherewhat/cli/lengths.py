@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from ..errors import BadInput
 from ..words import model_name
 from .options import AsJson, Seed, flag, in_cells, model_options, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 endpoint_option = partial(option, rich_help_panel="Models behind an endpoint")
@@ -100,7 +99,7 @@ def show_lab_model(found: Any, folder: Path, as_json: bool) -> None:
 
     if as_json:
         tables = {"lengths": records(found.accuracy), "loss": records(found.loss)}
-        print(json.dumps({"task": found.about["task"], "folder": f"{folder}"} | tables))
+        print_json({"task": found.about["task"], "folder": f"{folder}"} | tables)
     else:
         from ..studies.lengths.terminal import show_lengths
 
@@ -114,7 +113,7 @@ def show_language_model(found: Any, folder: Path, as_json: bool) -> None:
     if as_json:
         accuracy, (read, written) = records(found.accuracy), found.tokens
         summary = {"model": found.name, "folder": f"{folder}", "lengths": accuracy, "kept": found.kept}
-        print(json.dumps(summary | {"tokens_read": read, "tokens_written": written, "cost": found.cost}))
+        print_json(summary | {"tokens_read": read, "tokens_written": written, "cost": found.cost})
     else:
         from ..studies.lengths.terminal import show_text_lengths
 
@@ -124,10 +123,12 @@ def show_language_model(found: Any, folder: Path, as_json: bool) -> None:
 
 def read_object(text: str) -> dict[str, Any]:
     """The JSON object given as --extra."""
+    from ..files import parse_json
+
     try:
-        fields = json.loads(text)
+        fields = parse_json(text)
     except ValueError:
         fields = None
     if not isinstance(fields, dict):
-        raise BadInput(f"--extra must be a JSON object, got {text}")
+        raise BadInput(f"--extra must be a JSON object, got {text[:200]}")
     return fields

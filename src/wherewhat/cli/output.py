@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
+
+from ..remote import with_urls
+from ..words import printable
 
 
 @contextmanager
@@ -30,28 +34,36 @@ def study(
 
     Control-C ends the command with one line that states what is `kept`; with --json nothing is shown.
     """
-    from rich.console import Console
-
-    from ..display.terminal import progress_bar
+    from ..display.terminal import SafeConsole, progress_bar
 
     if quiet:
         quiet_libraries()
-    screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True, markup=False)
+    screen = SafeConsole(stderr=True, quiet=as_json, highlight=False, soft_wrap=True, markup=False)
     with stoppable(kept), progress_bar(screen) as progress:
-        yield {"progress": progress, "say": screen.print}
+        yield {"progress": progress, "say": lambda sentence: screen.print(with_urls(sentence))}
 
 
 def standard_output() -> Any:
     """The console for results; text from models and prompts is never interpreted as markup."""
-    from rich.console import Console
+    from ..display.terminal import SafeConsole
 
-    return Console(highlight=False, markup=False)
+    return SafeConsole(highlight=False, markup=False)
 
 
 def saved(folder: str | Path, as_json: bool = False) -> None:
     """Print on standard error where a result was saved."""
     if not as_json:
-        print(f"Saved in {folder}", file=sys.stderr)
+        report_line(f"Saved in {folder}")
+
+
+def report_line(line: str) -> None:
+    """Print on standard error: URLs instead of temporary copies, and no control characters from names."""
+    print(printable(with_urls(line)), file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """Print a result as JSON."""
+    print(with_urls(json.dumps(value)))
 
 
 def quiet_libraries() -> None:

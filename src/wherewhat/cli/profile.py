@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from ..words import model_name
 from .options import AsJson, Model, Seed, flag, folder_argument, in_cells, model_options, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 HEADLINES = """model level tau accuracy answer_probability by_position correlation medians sinks left_out swaps
@@ -48,7 +47,7 @@ def demo(
             name: {headline: found.about[headline] for headline in HEADLINES} | {"heads": records(found.heads)}
             for name, found in shown.profiles.items()
         }
-        print(json.dumps(models | {"report": str(page)}))
+        print_json(models | {"report": str(page)})
     else:
         show_demo(shown, standard_output())
         saved(f"{folder}; open {page} in a browser to explore the profiles")
@@ -100,7 +99,7 @@ def profile(
             width=width, level=level, swaps=swaps, tau=tau, overwrite=overwrite, seed=seed, **loading, **listening,
         )  # fmt: skip
     if as_json:
-        print(json.dumps({name: found.about[name] for name in HEADLINES} | {"folder": f"{folder}"}))
+        print_json({name: found.about[name] for name in HEADLINES} | {"folder": f"{folder}"})
     else:
         from ..studies.profile.terminal import show_profile
 
@@ -132,7 +131,7 @@ def compare(
 
     found = ww.compare(a, b, folder=folder, seed=seed)
     if as_json:
-        print(json.dumps(found.about | {"heads": None if found.heads is None else records(found.heads)}))
+        print_json(found.about | {"heads": None if found.heads is None else records(found.heads)})
     else:
         show_comparison(found, (str(a), str(b)), movers, standard_output())
     if folder is not None:
@@ -164,7 +163,7 @@ def doctor(
     with study(as_json) as listening:
         diagnosis = ww.doctor(model, folder=folder, **loading, **listening)
     if as_json:
-        print(json.dumps({"model": model} | diagnosis.as_dict()))
+        print_json({"model": model} | diagnosis.as_dict())
     else:
         show_diagnosis(diagnosis, standard_output())
     if folder is not None:

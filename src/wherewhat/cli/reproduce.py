@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from .dynamics import Threads
 from .options import AsJson, Device, flag, in_cells, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 
@@ -57,7 +56,7 @@ def reproduce(
     if as_json:
         from ..explorer.reproduce import reproduction_records
 
-        print(json.dumps(reproduction_records(found)))
+        print_json(reproduction_records(found))
     else:
         from ..explorer.reproduce import show_reproduction
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from ..words import model_name
 from .options import AsJson, Seed, in_cells, model_options, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 
@@ -70,7 +69,7 @@ def spectrum(
 
     save_drawn(folder / "spectrum.pdf", lambda: spectrum_figure(found))
     if as_json:
-        print(json.dumps(found.about | {"folder": f"{folder}", "heads": records(found.heads)}))
+        print_json(found.about | {"folder": f"{folder}", "heads": records(found.heads)})
     else:
         show_spectrum(found, top, standard_output())
         saved(folder)

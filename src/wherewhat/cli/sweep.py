@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .options import AsJson, flag, in_cells, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 
@@ -49,7 +48,7 @@ def sweep(
     if as_json:
         from ..results import records
 
-        print(json.dumps(records(found.members)))
+        print_json(records(found.members))
     else:
         from ..studies.sweep.terminal import show_sweep
 

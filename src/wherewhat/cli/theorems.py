@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .options import AsJson, Seed, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 
@@ -41,7 +40,7 @@ def verify(
     if as_json:
         from ..results import records
 
-        print(json.dumps(records(found.rows)))
+        print_json(records(found.rows))
     else:
         from ..studies.theorems.terminal import show_verification
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from ..core.kinds import kind
+from ..words import printable
 
 STYLE = {
     "where": "dark_orange",
@@ -19,6 +21,14 @@ STYLE = {
     "mixed": "default",
     "unmeasured": "grey42",
 }
+
+
+class SafeConsole(Console):
+    """A console that shows control characters in names and texts escaped, so that they cannot act on the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
 
 
 def plane(points: Sequence[tuple[str, float, float]], width: int = 45, height: int = 11) -> Text:

@@ -181,6 +181,8 @@ def train_ensemble(
         (-chosen.sum() / recipe.batch).backward()  # the sum of the losses of the members, which do not interact
         optimizer.step()
         watch(step + 1)
+    if not all(table.isfinite().all() for table in ensemble.tables):
+        raise BadInput(f"training diverged at rate {recipe.rate:g}; try a lower one")
     return ensemble
 
 

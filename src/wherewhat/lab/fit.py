@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import BadInput
 from .classifier import PAD, Classifier
 from .ensemble import CHUNK
 from .train import Dropout, Prompts, Recipe
@@ -68,6 +69,8 @@ def fit(
         optimizer.param_groups[0]["lr"] = recipe.rate_at(step)
         optimizer.zero_grad()
         watch(step, learn(model, tokens.to(model.device), answers.to(model.device), recipe, step, optimizer))
+    if not all(value.isfinite().all() for value in model.parameters()):
+        raise BadInput(f"training diverged at rate {recipe.rate:g}; try a lower one")
     return model
 
 

@@ -59,9 +59,12 @@ def in_chat(tokenizer: Any, messages: list[dict[str, str]], **options: Any) -> s
     if not getattr(tokenizer, "chat_template", None):
         raise BadInput("the tokenizer has no chat template")
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+        written = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
     except Exception as error:  # a template is a program and may raise anything
         raise BadInput(f"the chat template cannot be used ({str(error).strip() or type(error).__name__})") from error
+    if not isinstance(written, str) or len(written) > 10**6 + 10 * sum(len(one["content"]) for one in messages):
+        raise BadInput("the chat template cannot be used (it makes a far longer text than it is given)")
+    return written
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int], text: str, spans: Sequence[Span]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
+from ..results import check_count
 from .binding import binding, check_binding
 from .prompt import Prompt
 from .text import own_prompts, plain_text, read_text, repeats
@@ -48,8 +49,8 @@ class PromptRequest:
             if value is not None and option not in OPTIONS[self.form]:
                 raise BadInput(f"--{option} does not apply to the task {self.name}")
         chosen = self.settings()
-        if "samples" in chosen and chosen["samples"] < 1:
-            raise BadInput(f"samples must be at least 1, got {chosen['samples']}")
+        if "samples" in chosen:
+            check_count(chosen["samples"], "samples")
         if "width" in chosen and chosen["width"] < 1:
             raise BadInput(f"width must be at least 1 token per block, got {chosen['width']}")
         if self.form == "binding":

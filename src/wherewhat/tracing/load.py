@@ -71,6 +71,8 @@ def open_model(model: AnyModel, tokenizer: Any = None, **loading: Unpack[Loading
     """
     if isinstance(model, (str, Path)):
         if is_lab_model(model):
+            if (revision := loading.get("revision")) is not None:
+                raise BadInput(f"{model}: revision applies only to models from the hub, got {revision}")
             if Path(model).exists():
                 return OpenedModel(load_checkpoint(model), str(model), read_run(model).get("task"))
             return OpenedModel(embedded(str(model)), str(model), str(model))
@@ -152,6 +154,8 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
 def locate(name: str | Path, revision: str | None = None) -> tuple[str, dict[str, Any]]:
     """The location of a model, and the options that transformers needs to load it from there."""
     path = Path(name)
+    if revision is not None and (path.suffix == ".gguf" or path.is_dir()):
+        raise BadInput(f"{name}: revision applies only to models from the hub, got {revision}")
     if path.suffix == ".gguf":
         if not path.is_file():
             raise BadInput(f"{path}: no such file")

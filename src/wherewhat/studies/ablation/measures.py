@@ -21,6 +21,7 @@ from ...errors import BadInput
 from ...lab import Transformer
 from ...prompts import Prompt, binding, plain_text, repeats
 from ...prompts.binding import check_binding
+from ...results import check_seed
 from ...tasks import TASKS
 from ...tracing.hook import last_logits_only, quiet_evaluation
 from ...tracing.load import OpenedModel
@@ -65,8 +66,7 @@ def check_sizes(pairs: int, samples: int | None, seed: int) -> None:
     """Refuse, before a model is loaded, what no model can be measured on."""
     if samples is not None and samples < 2:
         raise BadInput(f"samples must be at least 2, got {samples}")
-    if seed < 0:
-        raise BadInput(f"seed must not be negative, got {seed}")
+    check_seed(seed)
     check_binding(pairs, samples or 2, "color", "plain")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any, Unpack
 from ...cells.executors import current
 from ...errors import BadInput
 from ...lab import Transformer
-from ...results import Progress, Say, ignore_progress, ignore_sentence, versions
+from ...results import Progress, Say, check_count, check_seed, ignore_progress, ignore_sentence, versions
 from ...tracing.fingerprint import dtype_name
 from ...tracing.load import AnyModel, Loading, is_lab_model, load_tokenizer, open_model
 from .answers import Answerer
@@ -78,12 +79,13 @@ def lengths(
         for name, value in (request | {"api_key_env": api_key_env} | prices).items():
             if value is not None:
                 raise BadInput(f"{name} applies only to a model behind an endpoint")
-    for name, value in (prices | {"seed": seed}).items():
-        if value is not None and value < 0:
+    check_seed(seed)
+    for name, value in prices.items():
+        if value is not None and not 0 <= value < math.inf:
             raise BadInput(f"{name} must not be negative, got {value}")
     for name, value in {"prompts": prompts, "runs": runs}.items():
-        if value is not None and value < 1:
-            raise BadInput(f"{name} must be at least 1, got {value}")
+        if value is not None:
+            check_count(value, name)
     folder = None if folder is None else Path(folder)
     by_name = isinstance(model, (str, Path))
 

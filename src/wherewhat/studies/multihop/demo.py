@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import BadInput
 from ...lab import embedded
 from ...lab.checkpoint import SERIES
-from ...results import Progress, Say, ignore_progress, ignore_sentence
+from ...results import Progress, Say, check_count, ignore_progress, ignore_sentence
 from ..dynamics.dynamics import Dynamics
 from ..profile.profile import profile
 from ..profile.result import Profile
@@ -63,8 +62,7 @@ def demo(
 
     >>> ww.demo(prompts=2).profiles["number"].heads                    # doctest: +SKIP
     """
-    if prompts < 1:
-        raise BadInput(f"prompts must be at least 1, got {prompts}")
+    check_count(prompts, "prompts")
     profiles = {
         name: profile(
             embedded(name), samples=prompts, seed=seed, folder=None if folder is None else Path(folder) / name,

@@ -28,7 +28,7 @@ from ...lab.gptj import to_gptj
 from ...prompts import Prompt, PromptRequest, make_prompts
 from ...prompts.multihop import multihop
 from ...prompts.request import longest
-from ...results import Progress, Say, ignore_progress, ignore_sentence
+from ...results import Progress, Say, check_count, check_seed, ignore_progress, ignore_sentence
 from ...tracing.fingerprint import dtype_name, model_hash
 from ...tracing.load import AnyModel, Loading, OpenedModel, check_dtype, is_lab_model, open_model
 from ...tracing.self_check import stated_context
@@ -105,8 +105,7 @@ def profile(
     """
     swaps = check_level(level, swaps)
     check_tau(tau)
-    if seed < 0:
-        raise BadInput(f"seed must not be negative, got {seed}")
+    check_seed(seed)
     folder = None if folder is None else Path(folder)
     name = str(model) if isinstance(model, (str, Path)) else None
     lab = isinstance(model, Transformer) or (name is not None and is_lab_model(name))
@@ -184,8 +183,8 @@ def _check_options(prompts: Sequence[Prompt] | None, options: Mapping[str, Any])
         if value is not None and (prompts is not None or option != "samples"):
             which = "prompts that are given" if prompts is not None else "a model of the lab, which reads its own task"
             raise BadInput(f"--{option} does not apply to {which}")
-    if options["samples"] is not None and options["samples"] < 1:
-        raise BadInput(f"samples must be at least 1, got {options['samples']}")
+    if options["samples"] is not None:
+        check_count(options["samples"], "samples")
 
 
 def _make_prompts(

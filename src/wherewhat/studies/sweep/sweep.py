@@ -7,6 +7,7 @@ and queries over training.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -117,9 +118,11 @@ def sweep(
     >>> found.members[["frequency", "angle", "seed"]].to_dict("records")
     [{'frequency': 1, 'angle': 1.0, 'seed': 0}, {'frequency': 17, 'angle': 0.01, 'seed': 0}]
     """
-    for name, value, least in (("seeds", seeds, 1), ("symbols", symbols, 2)):
+    for name, value, least, most in (("seeds", seeds, 1, 10_000), ("symbols", symbols, 2, 10_000)):
         if value < least:
             raise BadInput(f"{name} must be at least {least}, got {value}")
+        if value > most:
+            raise BadInput(f"{name} must be at most {most}, got {value}")
     found = run_sweeps(
         [SweepSetting(task, symbols, second_plane)],
         folder,
@@ -153,7 +156,7 @@ def run_sweeps(
         CANONICAL[setting.task](symbols=setting.symbols)  # raises if the task cannot have so few or so many symbols
     if not frequencies or not all(1 <= number <= FREQUENCIES for number in frequencies):
         raise BadInput(f"frequency IDs are 1 to {FREQUENCIES}, got {list(frequencies)}")
-    if not init_std > 0:
+    if not 0 < init_std < math.inf:
         raise BadInput(f"init_std must be positive, got {init_std}")
     cells = [
         SweepCell(setting, tuple(frequencies), tuple(seeds), recipe.steps, recipe.batch, recipe.rate, init_std)
