@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -94,3 +95,33 @@ def refuse(run):
         assert re.fullmatch(rf"wherewhat: [^\n]*{words}[^\n]*\n", err), err
 
     return call
+
+
+ALL_FAULTS = os.environ.get("WHEREWHAT_FAULTS") == "all"  # set by `make faults`
+
+
+def share(all_of_them: int, some: int) -> int:
+    """How many faults to try: all of them in `make faults`, a fixed share in `make test`."""
+    return all_of_them if ALL_FAULTS else some
+
+
+@pytest.fixture
+def tried(record_property: Any) -> Any:
+    """Counts what a test of faults tried, for the summary at the end: `tried("flipped bytes", 40)`."""
+
+    def add(what: str, number: int = 1) -> None:
+        record_property("tried", (what, number))
+
+    return add
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What the tests of faults tried."""
+    total: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if name == "tried" and getattr(report, "when", "") == "call":
+                    total[value[0]] += value[1]
+    if total:
+        terminalreporter.write_line("Faults tried: " + ", ".join(f"{n} {what}" for what, n in sorted(total.items())))

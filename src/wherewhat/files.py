@@ -94,7 +94,9 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 def write_sealed_table(path: Path, table: pd.DataFrame) -> None:
     """Write a table as Parquet, with its digest in the metadata, atomically."""
     arrow, buffer = pa.Table.from_pandas(table, preserve_index=False), BytesIO()
-    pq.write_table(arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), "sha256": UNSEALED}), buffer)
+    with pq.ParquetWriter(buffer, arrow.schema) as writer:
+        writer.write_table(arrow)
+        writer.add_key_value_metadata({"sha256": UNSEALED})
     write_atomically(path, _seal(buffer.getvalue()))
 
 
@@ -108,10 +110,9 @@ def read_table(path: Path, content: bytes | None = None) -> pd.DataFrame:
     """Read a Parquet file, or its content; a damaged one is named in the error."""
     try:
         content = path.read_bytes() if content is None else content
-        table = pq.read_table(BytesIO(content))
-        if not _holds(content, (table.schema.metadata or {}).get(b"sha256", b"").decode()):
+        if not _holds(content, (pq.read_metadata(BytesIO(content)).metadata or {}).get(b"sha256", b"").decode()):
             raise Damaged(f"{path}: damaged, its digest does not match")
-        return table.to_pandas()
+        return pd.read_parquet(BytesIO(content))
     except (OSError, ValueError, pa.ArrowException) as error:
         if isinstance(error, BadInput):
             raise
@@ -135,7 +136,7 @@ def read_tensors(
     """
     try:
         content = path.read_bytes() if content is None else content
-        tensors = load(content)
+        tensors = dict(sorted(load(content).items()))
         header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
         seal = parse_json(header.get("__metadata__", {}).get("seal", "{}"))
         if not _holds(content, seal.get("sha256", "")):

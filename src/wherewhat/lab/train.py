@@ -219,11 +219,8 @@ class Trainer:
         if state is None:
             return
         self.step, self.losses = int(state["step"]), state["losses"]
-        self.validated = {
-            int(name.partition(".")[2]): value.tolist()
-            for name, value in state.items()
-            if name.startswith("validated.")
-        }
+        validated = {name: value.tolist() for name, value in state.items() if name.startswith("validated.")}
+        self.validated = dict(sorted((int(name.partition(".")[2]), by_hops) for name, by_hops in validated.items()))
         with torch.no_grad():
             for name, value in self.parameters.items():
                 value.copy_(state[name])

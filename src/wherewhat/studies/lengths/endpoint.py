@@ -119,6 +119,7 @@ class Endpoint:
     def _reply(self, sender: Sender, pace: Pace, question: Question) -> Reply:
         failed = 0
         while question.window < self._unfit.get(question.task, math.inf):
+            sender.client()  # before its turn comes
             pace.turn()
             sent = self._settings
             body = {"model": self.model, "messages": question.messages, **sent, **self.extra}

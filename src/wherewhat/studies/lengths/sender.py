@@ -40,11 +40,11 @@ class Sender:
         self._headers = {**headers, "Accept-Encoding": "identity"}
         self._timeout, self._of_thread = timeout, local()
         self._clients: list[httpx2.Client] = []
-        self._lock = Lock()
+        self._lock, self._certificates = Lock(), httpx2.create_ssl_context()
 
     def post(self, url: str, body: Mapping[str, Any]) -> Response:
         """The answer to a request; one that is too large or too slow is a failed attempt."""
-        client = self._client()
+        client = self.client()
         late = Timer(self._timeout, client.close)
         late.daemon = True
         late.start()
@@ -69,9 +69,12 @@ class Sender:
             for client in self._clients:
                 client.close()
 
-    def _client(self) -> httpx2.Client:
+    def client(self) -> httpx2.Client:
+        """The connection of this thread; opening one takes some time."""
         if not hasattr(self._of_thread, "client"):
-            self._of_thread.client = httpx2.Client(headers=self._headers, timeout=self._timeout)
+            self._of_thread.client = httpx2.Client(
+                headers=self._headers, timeout=self._timeout, verify=self._certificates
+            )
             with self._lock:
                 self._clients = [client for client in self._clients if not client.is_closed]
                 self._clients.append(self._of_thread.client)
