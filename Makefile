@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo fast test check bench dist page architectures clean
+.PHONY: help demo fast test faults check bench dist page architectures clean
 
 demo: $(READY)  ## profile the two small models that ship with the package, and write a page to explore them
 	$(BIN)/wherewhat demo
@@ -16,6 +16,9 @@ fast: $(READY)  ## the quick tests: no real models, no browser, nothing slow, no
 
 test: $(READY)  ## all tests, about 15 minutes on two cores
 	$(BIN)/pytest -n auto
+
+faults: $(READY)  ## all injected faults: kills, flipped bytes, a full disk, bad servers, random input; about an hour
+	WHEREWHAT_FAULTS=all $(BIN)/pytest -n 2 -o addopts="-q --strict-markers" tests/faults tests/test_executors.py
 
 check: $(READY)  ## linters, type checker, import contracts, plain English
 	$(BIN)/ruff check .
