@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 from safetensors.torch import save as tensor_bytes
 
 from .errors import BadInput, Damaged
@@ -22,6 +23,9 @@ from .words import model_name
 Progress = Callable[[str, float | int, int], None]  # the current task, how much of it is done, and the total
 AnyResult = TypeVar("AnyResult", bound="Result")
 Say = Callable[[str], None]  # a sentence for the user
+
+
+TEXTS = ("kind", "model", "what", "how", "measure")  # columns that hold text
 
 
 def ignore_progress(what: str, done: float | int, total: int) -> None:
@@ -62,17 +66,18 @@ class Result:
     digests. A field that is None has no file.
 
     A subclass names its `file`, the JSON file that marks a folder as holding this result, and its `kind`, what error
-    messages call it; optionally the `remedy` for a damaged folder, and the `subfolder` of its tables.
+    messages call it; optionally the `remedy` for a damaged folder, the `subfolder` of its tables, and what it `needs` to be shown.
     """
 
     FILE: ClassVar[str]
     KIND: ClassVar[str]
     REMEDY: ClassVar[str] = "rerun the command that made it"
     SUBFOLDER: ClassVar[str] = ""
+    NEEDS: ClassVar[dict[str, Any]] = {}  # keys of `about` with their types, and columns of tables
 
     about: dict[str, Any]
 
-    def __init_subclass__(cls, **named: str) -> None:
+    def __init_subclass__(cls, **named: Any) -> None:
         for name, value in named.items():
             setattr(cls, name.upper(), value)
 
@@ -115,7 +120,23 @@ class Result:
                 raise Damaged(f"{path}: missing or damaged; {cls.REMEDY}")
             read: Callable[..., Any] = read_table if path.suffix == ".parquet" else read_tensors
             values[name] = read(path, content=content)
+        if lacking := cls._lacking(values):
+            raise Damaged(f"{Path(folder) / cls.FILE}: not a {cls.KIND} of this version ({lacking}); {cls.REMEDY}")
         return cls(**values)
+
+    @classmethod
+    def _lacking(cls, values: Mapping[str, Any]) -> str:
+        """What a loaded result lacks that every result of its kind has; nothing if it is complete."""
+        for field, needed in cls.NEEDS.items():
+            value = values[field]
+            for key in needed:
+                if field == "about" and not isinstance(value.get(key), needed[key]):
+                    return f"{key} is missing or of another type"
+                if field != "about" and (value is None or key not in value):
+                    return f"{field} has no {key}"
+                if isinstance(value, pd.DataFrame) and key not in TEXTS and not is_numeric_dtype(value[key]):
+                    return f"{key} in {field} does not hold numbers"
+        return ""
 
     @classmethod
     def read_about(cls, folder: str | Path) -> dict[str, Any] | None:

@@ -19,8 +19,19 @@ FREQUENCIES = ("positional", "symbolic", "use_norm", "use_max")
 OVERWRITE = "rerun the profile with --overwrite"
 
 
+NEEDS = {
+    "about": {
+        "model": str, "level": str, "settings": dict, "prompts": list, "table": list, "warnings": list,
+        "sensitivity": list, "correlation": dict, "medians": dict, "sinks": dict, "left_out": dict, "self_check": dict,
+    },
+    "heads": ["layer", "head", "kv_head", "kind", "positional", "symbolic", "entropy"],
+    "frequencies": ["layer", "head", "frequency", "angle", *FREQUENCIES],
+    "tensors": ["block_attention", "positional", "symbolic"],
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
-class Profile(Explorable, file="profile.json", kind="profile", remedy=OVERWRITE):
+class Profile(Explorable, file="profile.json", kind="profile", remedy=OVERWRITE, needs=NEEDS):
     """The tables of a profile, and everything needed to repeat it.
 
     `heads` has one row per head, `frequencies` one row per head and frequency. `tensors` hold the scores of each prompt

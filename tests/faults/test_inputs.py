@@ -1,0 +1,190 @@
+"""Random command lines and files: a result, or one line that says what is wrong; never a traceback, never a hang."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import shutil
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import synthetic
+from conftest import share
+from wherewhat.cli import app
+from wherewhat.errors import BadInput, CellsFailed, NotMeasurable
+from wherewhat.results import Result
+
+FINE = (BadInput, NotMeasurable, CellsFailed, SystemExit)
+OPTIONS = """--seed --samples --pairs --tau --swaps --level --task --kind --template --width --dtype --device --revision
+--prompts --longest --runs --steps --batch --rate --warmup --schedule --dropout --every --threads --symbols --seeds
+--init-std --frequency --jobs --extra --endpoint --timeout --retries --per-minute --concurrency --price-in --measure
+--draws --fraction --ablation --layer --head --figure --blocks --movers --device-map --ray --memory-per-cell""".split()
+ABSURD = """nan inf -inf -1 0 1e999 1e40 2147483648 18446744073709551616 99999999999999999999 [] {} null '' ../.. / ~ \x1b[2J
+binding.jsonl \ud83d\ude00 --seed auto:0=1YB http://127.0.0.1:9 zip://x::y s3:// memory:// {"a":{"a":1}} , a,b 1-2 .5 1_0
+""".split()
+COMMANDS = """profile compare doctor train dynamics sweep lengths stretch ablate deposit spectrum rotations verify atlas
+report plot demo reproduce""".split()
+TARGETS = ["missing/folder/x", "number", "letter", "nothing", "/etc", "x.gguf", "x.toml", "\x1b[31mred", "a\nb"]
+
+# A command line has at least one absurd value, so that most are refused before any work.
+value = st.one_of(st.sampled_from(ABSURD), st.text(string.printable, max_size=8), st.integers(-5, 10**30).map(str))
+lines = st.tuples(
+    st.sampled_from(COMMANDS),
+    st.lists(st.sampled_from(TARGETS), max_size=2),
+    st.lists(st.tuples(st.sampled_from(OPTIONS), value), min_size=1, max_size=3),
+)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def invoke(*words: str) -> None:
+    """A command must not fail in any other way than those in FINE."""
+    result = CliRunner().invoke(app, list(words))
+    error = result.exception
+    assert error is None or isinstance(error, FINE), f"{words}: {type(error).__name__}: {error}"
+    if error is not None and not isinstance(error, SystemExit):
+        assert str(error)
+
+
+@pytest.mark.slow
+def test_random_command_lines(tried: Any) -> None:
+    number = share(1000, 60)
+
+    @settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(lines)
+    def check(line: tuple[str, list[str], list[tuple[str, str]]]) -> None:
+        command, targets, options = line
+        if command in ("demo", "reproduce", "train") and not targets:
+            targets = ["nothing"]
+        invoke(command, *targets, *(word for pair in options for word in pair))
+
+    check()
+    tried("command lines", number)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["text", "ids", "blocks", "answer", "model", "x"]), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@pytest.mark.slow
+def test_random_files_of_prompts_and_lists_of_models(tmp_path: Path, tried: Any) -> None:
+    from wherewhat.prompts.text import own_prompts
+    from wherewhat.studies.atlas.model_list import read_list
+
+    class Decoder:  # enough for prompts given as token ids
+        def decode(self, ids: list[int]) -> str:
+            return str(ids)
+
+    number = share(500, 40)
+
+    @settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(json_values, st.text(max_size=60), st.integers(0, 3))
+    def check(given_value: Any, text: str, form: int) -> None:
+        path = tmp_path / "x.jsonl"
+        path.write_text([json.dumps(given_value), text, "[" * 10_000, json.dumps({"blocks": given_value})][form])
+        for read in (lambda: own_prompts(Decoder(), path), lambda: read_list(path)):
+            with pytest.raises(BadInput):
+                read()
+
+    check()
+    tried("files", 2 * number)
+
+
+RESULTS = {
+    "profile": lambda: synthetic.random_profile(2, 2, 4, blocks=4, prompts=2),
+    "dynamics": lambda: synthetic.random_series(3, 2, 2),
+    "lengths": lambda: synthetic.random_lengths(),
+    "atlas": lambda: synthetic.random_atlas(2, 2, 2),
+}
+
+
+class Changed(Result):
+    """Saves a result with another `about`, under a valid digest."""
+
+    def __init__(self, result: Result, about: Any) -> None:
+        self.result, self.about = result, about
+
+    def save(self, folder: str | Path) -> None:
+        kind = type(self.result)
+        values = {name: value for name, value in vars(self.result).items() if name != "about"}
+        kind(**values, about=self.about).save(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RESULTS)
+def test_results_of_another_form_under_a_valid_digest(kind: str, tmp_path: Path, tried: Any) -> None:
+    made, number = RESULTS[kind](), 0
+    needed = type(made).NEEDS
+    for key in needed["about"]:
+        for wrong in ({}, [], None, 3, "x"):
+            if isinstance(wrong, needed["about"][key]):
+                continue
+            Changed(made, {**made.about, key: wrong}).save(tmp_path / "r")
+            invoke("report", str(tmp_path / "r"), "-o", str(tmp_path / "r.html"))
+            number += 1
+        Changed(made, {name: value for name, value in made.about.items() if name != key}).save(tmp_path / "r")
+        with pytest.raises(BadInput, match=f"{key} is missing or of another type"):
+            type(made).load(tmp_path / "r")
+        number += 1
+    for whole in (b"[]", b"null", b"3", b'{"sha256": []}', b'{"sha256": {}}', b"[" * 100_000, b"\xff", b""):
+        (tmp_path / "r" / made.FILE).write_bytes(whole)
+        invoke("report", str(tmp_path / "r"), "-o", str(tmp_path / "r.html"))
+        number += 1
+    shutil.rmtree(tmp_path / "r")
+    tried("files", number)
+
+
+def test_training_runs_of_a_form_that_no_model_has(tmp_path: Path, tried: Any) -> None:
+    shape = {"vocabulary": 10, "layers": 2, "heads": 1, "width": 8, "hidden": 8, "base": 1e4, "angles": None}
+    good = {"shape": shape, "recipe": {"seed": 0}, "task": "letter"}
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step-000001.safetensors").write_bytes(b"")
+    before, number = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
+    wrongs: list[Any] = [[], None, 3, {}, {"shape": []}, {**good, "recipe": {}}, {**good, "recipe": {"seed": "x"}}]
+    wrongs += [{**good, "shape": shape | {name: wrong}} for name in shape for wrong in (10**6, 1.5, "x", [], -1, math.inf)]
+    for wrong in wrongs:
+        (tmp_path / "run.json").write_text(json.dumps(wrong))
+        for command in ("profile", "dynamics", "lengths"):
+            invoke(command, str(tmp_path), "-o", str(tmp_path / "out"))
+            number += 1
+    tried("files", number)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 * 2**20  # kilobytes
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("profile number --seed 18446744073709551616", "seed must be below 2"),
+        ("profile number --samples 2147483648", "samples must be at most 100000"),
+        ("train letter --batch 500000", "at most"),
+        ("train letter --threads 2147483648", "threads must be 1 to 1024"),
+        ("train letter --rate inf", "rate, steps and batch must be positive"),
+        ("train letter --rate nan", "rate, steps and batch must be positive"),
+        ("sweep index --batch 1000000000000", "at most"),
+        ("sweep index --init-std nan", "init_std must be positive"),
+        ("sweep index --init-std inf", "init_std must be positive"),
+        ("lengths number --prompts 2147483648", "prompts must be at most"),
+        ("demo --prompts 2147483648", "prompts must be at most"),
+        ("profile number --revision main", "revision applies only to models from the hub"),
+        ("lengths m --endpoint http://127.0.0.1:9/v1 --extra " + "[" * 5000, "must be a JSON object"),
+    ],
+)
+def test_absurd_options_are_refused_before_any_work(command: str, reason: str) -> None:
+    result = CliRunner().invoke(app, command.split())
+    assert isinstance(result.exception, BadInput), result.output
+    assert reason in str(result.exception)
