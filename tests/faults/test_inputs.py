@@ -75,8 +75,10 @@ def test_random_command_lines(tried: Any) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["text", "ids", "blocks", "answer", "model", "x"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["text", "ids", "blocks", "answer", "model", "x"]), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
@@ -156,7 +158,9 @@ def test_training_runs_of_a_form_that_no_model_has(tmp_path: Path, tried: Any) -
     (tmp_path / "checkpoints" / "step-000001.safetensors").write_bytes(b"")
     before, number = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
     wrongs: list[Any] = [[], None, 3, {}, {"shape": []}, {**good, "recipe": {}}, {**good, "recipe": {"seed": "x"}}]
-    wrongs += [{**good, "shape": shape | {name: wrong}} for name in shape for wrong in (10**6, 1.5, "x", [], -1, math.inf)]
+    wrongs += [
+        {**good, "shape": shape | {name: wrong}} for name in shape for wrong in (10**6, 1.5, "x", [], -1, math.inf)
+    ]
     for wrong in wrongs:
         (tmp_path / "run.json").write_text(json.dumps(wrong))
         for command in ("profile", "dynamics", "lengths"):

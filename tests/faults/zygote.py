@@ -19,7 +19,7 @@ import wherewhat.studies.lengths.lengths
 import wherewhat.studies.multihop.train
 import wherewhat.studies.profile.profile
 import wherewhat.studies.spectrum.spectrum
-import wherewhat.studies.sweep.sweep  # noqa: F401 - all of them are imported to be there after a fork
+import wherewhat.studies.sweep.sweep
 
 torch.set_num_threads(1)
 

@@ -77,6 +77,9 @@ class RayExecutor:
         token = "RAY_AUTH_TOKEN" in os.environ or Path("~/.ray/auth_token").expanduser().exists()
         if token:  # `ray start --head` requires it by default; other clusters ignore it
             os.environ.setdefault("RAY_AUTH_MODE", "token")
+        if self.address == "local":
+            # Read when Ray is imported: it then listens on the loopback interface only, as on other systems than Linux.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         try:
             import ray
         except ImportError as error:
@@ -84,11 +87,8 @@ class RayExecutor:
         if not ray.is_initialized():
             logging.getLogger("ray").setLevel(logging.ERROR)  # it prints advice about how it was started
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster started here reports no usage statistics
-            own: dict[str, Any] = (
-                {"_node_ip_address": "127.0.0.1"} if self.address == "local" else {}
-            )  # no other machine can connect
             try:
-                ray.init(self.address, log_to_driver=False, configure_logging=False, include_dashboard=False, **own)
+                ray.init(self.address, log_to_driver=False, configure_logging=False, include_dashboard=False)
             except Exception as error:  # Ray raises many types, some without a common base class
                 first = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise BadInput(f"no Ray cluster at {self.address} ({first})") from error

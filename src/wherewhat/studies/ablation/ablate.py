@@ -50,9 +50,7 @@ NEEDS = {"about": {"ablation": str, "weights": str}, "effects": ["what", "how", 
 
 
 @dataclass(frozen=True)
-class Ablation(
-    Result, file="ablation.json", kind="ablation", remedy="rerun the wherewhat ablate command", needs=NEEDS
-):
+class Ablation(Result, file="ablation.json", kind="ablation", remedy="rerun the wherewhat ablate command", needs=NEEDS):
     """The effect of each ablation on each measure.
 
     `effects` has one row per trial and measure: the value before and after, the change with its interval, the mean
