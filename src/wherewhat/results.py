@@ -66,7 +66,8 @@ class Result:
     digests. A field that is None has no file.
 
     A subclass names its `file`, the JSON file that marks a folder as holding this result, and its `kind`, what error
-    messages call it; optionally the `remedy` for a damaged folder, the `subfolder` of its tables, and what it `needs` to be shown.
+    messages call it; optionally the `remedy` for a damaged folder, the `subfolder` of its tables, and what it `needs`
+    to be shown.
     """
 
     FILE: ClassVar[str]
