@@ -26,9 +26,9 @@ OPTIONS = """--seed --samples --pairs --tau --swaps --level --task --kind --temp
 --prompts --longest --runs --steps --batch --rate --warmup --schedule --dropout --every --threads --symbols --seeds
 --init-std --frequency --jobs --extra --endpoint --timeout --retries --per-minute --concurrency --price-in --measure
 --draws --fraction --ablation --layer --head --figure --blocks --movers --device-map --ray --memory-per-cell""".split()
-ABSURD = """nan inf -inf -1 0 1e999 1e40 2147483648 18446744073709551616 99999999999999999999 [] {} null '' ../.. / ~ \x1b[2J
-binding.jsonl \ud83d\ude00 --seed auto:0=1YB http://127.0.0.1:9 zip://x::y s3:// memory:// {"a":{"a":1}} , a,b 1-2 .5 1_0
-""".split()
+ABSURD = """nan inf -inf -1 0 1e999 1e40 2147483648 18446744073709551616 99999999999999999999 [] {} null '' ../.. / ~
+\x1b[2J binding.jsonl \U0001f600 --seed auto:0=1YB http://127.0.0.1:9 zip://x::y s3:// memory:// {"a":{"a":1}} , a,b 1-2
+.5 1_0""".split()
 COMMANDS = """profile compare doctor train dynamics sweep lengths stretch ablate deposit spectrum rotations verify atlas
 report plot demo reproduce""".split()
 TARGETS = ["missing/folder/x", "number", "letter", "nothing", "/etc", "x.gguf", "x.toml", "\x1b[31mred", "a\nb"]
@@ -158,9 +158,8 @@ def test_training_runs_of_a_form_that_no_model_has(tmp_path: Path, tried: Any) -
     (tmp_path / "checkpoints" / "step-000001.safetensors").write_bytes(b"")
     before, number = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
     wrongs: list[Any] = [[], None, 3, {}, {"shape": []}, {**good, "recipe": {}}, {**good, "recipe": {"seed": "x"}}]
-    wrongs += [
-        {**good, "shape": shape | {name: wrong}} for name in shape for wrong in (10**6, 1.5, "x", [], -1, math.inf)
-    ]
+    bad = (10**6, 1.5, "x", [], -1, math.inf)
+    wrongs += [{**good, "shape": shape | {name: wrong}} for name in shape for wrong in bad]
     for wrong in wrongs:
         (tmp_path / "run.json").write_text(json.dumps(wrong))
         for command in ("profile", "dynamics", "lengths"):
@@ -184,7 +183,7 @@ def test_training_runs_of_a_form_that_no_model_has(tmp_path: Path, tried: Any) -
         ("sweep index --init-std inf", "init_std must be positive"),
         ("lengths number --prompts 2147483648", "prompts must be at most"),
         ("demo --prompts 2147483648", "prompts must be at most"),
-        ("profile number --revision main", "revision applies only to models from the hub"),
+        ("profile number --revision main", "revision: only for language models"),
         ("lengths m --endpoint http://127.0.0.1:9/v1 --extra " + "[" * 5000, "must be a JSON object"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Processes killed at random moments, in every command that runs cells: the command resumes and ends with equal files."""
+"""Processes killed at random moments, in every command that runs cells: it resumes and ends with equal files."""
 
 from __future__ import annotations
 

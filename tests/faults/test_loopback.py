@@ -17,7 +17,8 @@ from wherewhat.cells.ray import RayExecutor
 
 RayExecutor("local")._join()
 children, found = {os.getpid()}, []
-rows = [line.split() for line in subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True).stdout.splitlines()]
+listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True).stdout
+rows = [line.split() for line in listed.splitlines()]
 for _ in range(4):
     children |= {int(pid) for pid, parent in rows if int(parent) in children}
 inodes = set()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,25 @@ def study(
     if quiet:
         quiet_libraries()
     screen = SafeConsole(stderr=True, quiet=as_json, highlight=False, soft_wrap=True, markup=False)
-    with stoppable(kept), progress_bar(screen) as progress:
-        yield {"progress": progress, "say": lambda sentence: screen.print(with_urls(sentence))}
+
+    def say(sentence: str) -> None:
+        screen.print(with_urls(sentence))
+
+    with stoppable(kept), progress_bar(screen) as progress, logged(say):
+        yield {"progress": progress, "say": say}
+
+
+@contextmanager
+def logged(show: Callable[[str], None]) -> Iterator[None]:
+    """Show what the package logs."""
+    log, handler = logging.getLogger("wherewhat"), logging.Handler()
+    handler.emit = lambda record: show(record.getMessage())
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def standard_output() -> Any:

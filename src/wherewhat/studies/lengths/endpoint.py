@@ -40,7 +40,7 @@ class Pace:
         self._gap = 60 / per_minute if per_minute else 0.0
         self._next, self._lock, self._stopped = 0.0, Lock(), Event()
 
-    def turn(self) -> None:
+    def wait(self) -> None:
         with self._lock:
             mine = max(time.monotonic(), self._next)
             self._next = mine + self._gap
@@ -120,7 +120,7 @@ class Endpoint:
         failed = 0
         while question.window < self._unfit.get(question.task, math.inf):
             sender.client()  # before its turn comes
-            pace.turn()
+            pace.wait()
             sent = self._settings
             body = {"model": self.model, "messages": question.messages, **sent, **self.extra}
             try:

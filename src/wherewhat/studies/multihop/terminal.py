@@ -32,8 +32,8 @@ def show_multihop(made: MultihopResults, console: Console) -> None:
     console.print(Padding(_table(first.filter(shown).rename(columns=shown)), (0, 2, 1, 2)))
     console.print(Text("Rotation planes of the heads of the first seed", "bold"))
     console.print(
-        "The mean frequency in use; of the plane used most how far keys point one way, the turn of the queries for "
-        "each further step, in angles of the plane, and how far they keep to it."
+        "Mean frequency; for the most used plane: alignment of the keys, rotation of the queries per step of distance "
+        "(in units of the plane's angle), and how closely the queries follow it."
     )
     shown = {
         "task": "task",
