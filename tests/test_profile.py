@@ -24,7 +24,7 @@ from conftest import weights
 from tiny import tiny_model
 from wherewhat.cells.cells import cell_hash, run_cells
 from wherewhat.core.placement import Placement
-from wherewhat.errors import BadInput, NotMeasurable
+from wherewhat.errors import BadInput, NotMeasurable, SetAside
 from wherewhat.prompts import Prompt, binding
 from wherewhat.studies.profile.cell import merged_log_mass, other_blocks, signature_cell
 from wherewhat.studies.profile.profile import profile
@@ -154,8 +154,10 @@ def test_cells_that_are_there_are_skipped(tmp_path):
     assert [int(r["square"]) for r in run_cells(tmp_path, [*cells, Square(3)], square)] == [1, 4, 9]
     assert computed == [1, 2, 3]
     (tmp_path / f"{cell_hash(Square(2))}.safetensors").write_bytes(b"rubbish")
-    with pytest.raises(ww.BadInput, match=cell_hash(Square(2))):
-        list(run_cells(tmp_path, cells, square))
+    with pytest.warns(SetAside, match=f"{cell_hash(Square(2))}.*computed again"):
+        assert [int(r["square"]) for r in run_cells(tmp_path, cells, square)] == [1, 4]
+    assert computed == [1, 2, 3, 2]
+    assert (tmp_path / f"{cell_hash(Square(2))}.safetensors.damaged").read_bytes() == b"rubbish"
 
 
 @pytest.mark.parametrize(("blocks", "merged"), [(5, 1), (130, 3)])

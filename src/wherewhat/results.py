@@ -133,7 +133,9 @@ class Result:
             for key in needed:
                 if field == "about" and not isinstance(value.get(key), needed[key]):
                     return f"{key} is missing or of another type"
-                if field != "about" and (value is None or key not in value):
+                if field == "about" or (isinstance(value, pd.DataFrame) and value.empty):
+                    continue  # an empty table has no types, and not always columns
+                if value is None or key not in value:
                     return f"{field} has no {key}"
                 if isinstance(value, pd.DataFrame) and key not in TEXTS and not is_numeric_dtype(value[key]):
                     return f"{key} in {field} does not hold numbers"

@@ -22,7 +22,7 @@ OVERWRITE = "rerun the profile with --overwrite"
 NEEDS = {
     "about": {
         "model": str, "level": str, "settings": dict, "prompts": list, "table": list, "warnings": list,
-        "sensitivity": list, "correlation": dict, "medians": dict, "sinks": dict, "left_out": dict, "self_check": dict,
+        "sensitivity": list, "correlation": dict, "medians": dict, "sinks": dict, "self_check": dict,
     },
     "heads": ["layer", "head", "kv_head", "kind", "positional", "symbolic", "entropy"],
     "frequencies": ["layer", "head", "frequency", "angle", *FREQUENCIES],
