@@ -39,6 +39,9 @@ def lengths(
         bool, flag("--sharpen", "Training runs: multiply logits by log n / log 17 at n tokens (no dilution).")
     ] = False,
     runs: Annotated[int | None, option("Language models: runs, with seeds from --seed on.", "5")] = None,
+    one_message: Annotated[
+        bool, flag("--one-message", "Language models: instruction and examples in one message of a chat, as published.")
+    ] = False,
     endpoint: Annotated[
         str | None,
         endpoint_option("OpenAI-compatible API, such as https://api.openai.com/v1.", metavar="URL"),
@@ -77,16 +80,17 @@ def lengths(
     wherewhat lengths letter --longest 1000 --sharpen
     wherewhat lengths runs/letter-1 -o lengths/letter-1
     wherewhat lengths HuggingFaceTB/SmolLM2-135M-Instruct --prompts 4
+    wherewhat lengths HuggingFaceTB/SmolLM2-135M-Instruct --one-message
     wherewhat lengths qwen3 --endpoint http://localhost:8000/v1 --per-minute 60
     """  # noqa: E501 - help texts wrap where they are shown
     import wherewhat as ww
 
-    folder = folder or Path("lengths") / (model_name(model) + "-sharpened" * sharpen)
+    folder = folder or Path("lengths") / (model_name(model) + "-sharpened" * sharpen + "-one-message" * one_message)
     with study(as_json, kept=f"results so far are kept in {folder}; rerun the command to resume") as listening:
         found = ww.lengths(
-            model, folder=folder, prompts=prompts, longest=longest, sharpen=sharpen, runs=runs, endpoint=endpoint,
-            api_key_env=api_key_env, per_minute=per_minute, concurrency=concurrency, timeout=timeout, retries=retries,
-            price_in=price_in, price_out=price_out, extra=None if extra is None else read_object(extra), seed=seed,
+            model, folder=folder, prompts=prompts, longest=longest, sharpen=sharpen, runs=runs,
+            one_message=one_message, endpoint=endpoint, api_key_env=api_key_env, per_minute=per_minute, concurrency=concurrency, timeout=timeout,
+            retries=retries, price_in=price_in, price_out=price_out, extra=None if extra is None else read_object(extra), seed=seed,
             **loading, **listening,
         )  # fmt: skip
     if isinstance(found, ww.Lengths):

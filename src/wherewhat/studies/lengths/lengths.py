@@ -34,6 +34,7 @@ def lengths(
     longest: int = 5000,
     sharpen: bool = False,
     runs: int | None = None,
+    one_message: bool = False,
     endpoint: str | None = None,
     api_key_env: str | None = None,
     per_minute: float | None = None,
@@ -59,7 +60,8 @@ def lengths(
 
     A language model gives `TextLengths`: windows of 12 to 300 symbols, at most `longest`, and a query that names one of
     them by its position (number) or its letter (letter); `prompts` (20) per task, window and run, `runs` (5) with seeds
-    from `seed` on. With `endpoint`, the URL of an OpenAI-compatible API, `model` is the name of a model there. The API
+    from `seed` on. In a chat every example is a turn, or, with `one_message`, everything is one message, as published.
+    With `endpoint`, the URL of an OpenAI-compatible API, `model` is the name of a model there. The API
     key is read from the environment variable `api_key_env` (OPENAI_API_KEY) and never saved. `per_minute` limits
     requests, `concurrency` (4) is the number of requests at a time, `timeout` (60) is in seconds, `retries` (8) follow
     increasing pauses, `extra` holds additional fields of every request, and prices per million tokens read and written
@@ -90,6 +92,8 @@ def lengths(
     if endpoint is None and (isinstance(model, Transformer) or (by_name and is_lab_model(model))):
         if runs is not None:
             raise BadInput("runs applies only to language models")
+        if one_message:
+            raise BadInput("one_message applies only to language models")
         return _lab_lengths(model, folder, prompts or PROMPTS, longest, sharpen, seed, task, progress)
 
     if sharpen:
@@ -112,6 +116,7 @@ def lengths(
         answerer, about = _local_model(model, tokenizer, loading)
     found = measure_text_lengths(
         answerer, folder, windows=windows, prompts=prompts or TEXT_PROMPTS, seeds=range(seed, seed + (runs or RUNS)),
+        one_message=one_message,
         about=about | {"longest": longest, "versions": versions("transformers")}, progress=progress, say=say,
     )  # fmt: skip
     return _saved(found, folder)
