@@ -4,7 +4,7 @@ learn. Every published claim beside what is found over seeds."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from ...errors import BadInput
 from ...lab.ensemble import RECIPE
 from ...lab.train import Recipe
 from ...results import Progress, ignore_progress
-from .sweep import FREQUENCIES, Sweep, SweepSetting, run_sweeps
+from .sweep import FREQUENCIES, Sweep, SweepSetting, TransformerSetting, run_sweeps
 
 SETTINGS = (
     SweepSetting("index"),
@@ -25,6 +25,15 @@ SETTINGS = (
     SweepSetting("induction", second_plane=True),
     SweepSetting("induction", symbols=8),
 )
+# The toy models as the paper describes them, one-layer attention-only Transformers with embeddings; the sizes are ours.
+TRANSFORMERS = (
+    TransformerSetting("index"),
+    TransformerSetting("retrieval"),
+    TransformerSetting("induction"),
+    TransformerSetting("induction", second_plane=True),
+)
+TRANSFORMER_RECIPE = replace(RECIPE, batch=128, rate=3e-3)
+TRANSFORMER_INIT_STD, TRANSFORMER_SEEDS = 0.5, 3
 TRAJECTORIES = {("index", 7), ("index", 13), ("retrieval", 17)}  # (setting, frequency ID) whose keys and queries stay
 SIGNIFICANT = 0.01
 
@@ -87,7 +96,7 @@ class Decoupling(Sweep):
     @property
     def sweeps(self) -> Sweep:
         """The sweeps alone."""
-        return Sweep(self.members, self.training, self.positions, self.trajectories, self.about)
+        return Sweep(self.members, self.training, self.positions, self.trajectories, self.epochs, self.about)
 
 
 def reproduce_decoupling(
@@ -109,8 +118,28 @@ def reproduce_decoupling(
     chosen = [pair in TRAJECTORIES for pair in zip(moving["setting"], moving["frequency"], strict=True)]
     bent = curvature(found.positions)
     made = Decoupling(
-        found.members, found.training, found.positions, moving[chosen].reset_index(drop=True), found.about,
-        findings(found.members, bent), bent,
+        found.members, found.training, found.positions, moving[chosen].reset_index(drop=True), found.epochs,
+        found.about, findings(found.members, bent), bent,
+    )  # fmt: skip
+    made.save(folder)
+    return made
+
+
+def train_transformers(
+    folder: str | Path,
+    seeds: Sequence[int] = range(TRANSFORMER_SEEDS),
+    *,
+    frequencies: Sequence[int] = range(1, FREQUENCIES + 1),
+    recipe: Recipe = TRANSFORMER_RECIPE,
+    progress: Progress = ignore_progress,
+) -> Sweep:
+    """The attention-only Transformers on all three tasks, trained or read from the folder, and saved there.
+
+    >>> train_transformers("runs/decoupling-toy").members                # doctest: +SKIP
+    """
+    made = run_sweeps(
+        TRANSFORMERS, folder, frequencies=frequencies, seeds=seeds, recipe=recipe, init_std=TRANSFORMER_INIT_STD,
+        seeds_apart=True, progress=progress,
     )  # fmt: skip
     made.save(folder)
     return made
