@@ -64,7 +64,7 @@ def test_the_trained_models_hold_keys_and_queries_as_published() -> None:
     assert use["frequency"].iloc[-1] <= 2
     figure = geometry_figure(number, "number")
     (drawn,) = (line for line in figure.axes[0].lines if line.get_gid() == "mean")
-    assert drawn.get_xdata().tolist() == number.heads["mean_frequency"].tolist()
+    assert drawn.get_xdata().tolist() == number.heads["softmax_mean_frequency"].tolist()
 
 
 @pytest.mark.slow

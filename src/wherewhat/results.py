@@ -141,20 +141,23 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def save_prefixed(result: Result, prefix: str | Path, first: bool = True) -> None:
-    """Write each table of a result to PREFIX-NAME.parquet, the `first` one to PREFIX.parquet."""
+    """Write each table of a result to PREFIX-NAME.parquet, the `first` one to PREFIX.parquet; None has no file."""
     for name, path in _prefixed_paths(type(result), prefix, first).items():
-        write_table(path, getattr(result, name))
+        if getattr(result, name) is not None:
+            write_table(path, getattr(result, name))
 
 
 def load_prefixed(kind: type[AnyResult], prefix: str | Path, first: bool = True) -> AnyResult:
-    """Read a result whose tables were written by `save_prefixed`; its `about` is empty.
+    """Read a result whose tables were written by `save_prefixed`; its `about` is empty, optional tables may be missing.
 
     >>> load_prefixed(Sweep, "results/decoupling").members.query("task == 'index'")                # doctest: +SKIP
     """
     paths = _prefixed_paths(kind, prefix, first)
-    if missing := [path for path in paths.values() if not path.is_file()]:
-        raise BadInput(f"{prefix}: no {kind.KIND} here ({missing[0].name} is missing)")
-    values: dict[str, Any] = {name: read_table(path) for name, path in paths.items()}
+    optional = {field.name for field in fields(kind) if "None" in str(field.type)}  # pyright: ignore[reportArgumentType]
+    missing = {name: path for name, path in paths.items() if not path.is_file()}
+    if needed := [path for name, path in missing.items() if name not in optional]:
+        raise BadInput(f"{prefix}: no {kind.KIND} here ({needed[0].name} is missing)")
+    values: dict[str, Any] = {name: None if name in missing else read_table(path) for name, path in paths.items()}
     return kind(**values | {"about": {}})
 
 

@@ -29,9 +29,11 @@ def train(
     dropout: Annotated[float, option("Dropout rate.")] = 0.1,
     embedding_dropout: Annotated[float | None, option("Dropout rate of embeddings.", "same as --dropout")] = None,
     exact_gelu: Annotated[bool, flag("--exact-gelu", "Use the exact GELU, not its tanh approximation.")] = False,
+    half: Annotated[bool, flag("--half", "Mixed precision: matrix products in float16, emulated.")] = False,
     every: Annotated[int, option("Steps between checkpoints.")] = 50,
     threads: Threads = None,
     seed: Seed = 0,
+    data_seed: Annotated[int | None, option("Seed of the order of the sequences.", "same as --seed")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a small GPT-J on a multi-hop task.
@@ -41,6 +43,7 @@ def train(
     [bold]Examples:[/bold]
 
     wherewhat train number -o runs/number-0
+    wherewhat train number --exact-gelu --embedding-dropout 0    # as the authors' scripts do
     """  # noqa: E501 - help texts wrap where they are shown
     import wherewhat as ww
 
@@ -48,8 +51,8 @@ def train(
     with study(as_json, f"the checkpoints in {folder} are kept; rerun the command to resume", quiet=False) as listening:
         run = ww.train(
             task, folder=folder, steps=steps, batch=batch, rate=rate, warmup=warmup, schedule=schedule, dropout=dropout,
-            embedding_dropout=embedding_dropout, exact_gelu=exact_gelu, every=every, threads=threads, seed=seed,
-            **listening,
+            embedding_dropout=embedding_dropout, exact_gelu=exact_gelu, half=half, every=every, threads=threads,
+            seed=seed, data_seed=data_seed, **listening,
         )  # fmt: skip
     last = run.accuracy[run.accuracy["step"] == run.accuracy["step"].max()]
     if as_json:

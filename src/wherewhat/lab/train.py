@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..errors import BadInput
 from ..files import read_tensors, write_atomically, write_table
 from ..results import Progress, Say, ignore_progress, ignore_sentence
 from .checkpoint import checkpoint_path
+from .half import float16_products
 from .transformer import Shape, Transformer
 
 
@@ -45,6 +46,9 @@ class Examples(Prompts, Protocol):
     def hops(self) -> Int[Tensor, " B"]: ...
 
 
+LATER_DEFAULTS = (("data_seed", None), ("half", False))
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained; the defaults are those of the multi-hop tasks.
@@ -64,17 +68,27 @@ class Recipe:
     dropout: float = 0.1
     embedding_dropout: float | None = None  # None: same as `dropout`
     seed: int = 0
+    data_seed: int | None = None  # of the order of the examples; None: same as `seed`
+    half: bool = False  # mixed precision: matrix products in float16
 
     def __post_init__(self) -> None:
         if self.schedule not in ("linear", "cosine"):
             raise BadInput(f"schedule is linear or cosine, got {self.schedule}")
         if not self.rate > 0 or self.steps < 1 or self.batch < 1:
             raise BadInput(f"rate, steps and batch must be positive, got {self.rate}, {self.steps}, {self.batch}")
-        if self.warmup < 0 or self.seed < 0:
-            raise BadInput(f"warmup and seed must not be negative, got {self.warmup}, {self.seed}")
+        if self.warmup < 0 or self.seed < 0 or (self.data_seed or 0) < 0:
+            raise BadInput(f"warmup and seeds must not be negative, got {self.warmup}, {self.seed}, {self.data_seed}")
         for dropout in (self.dropout, self.embedding_dropout or 0.0):
             if not 0 <= dropout < 1:
                 raise BadInput(f"dropout must be at least 0 and below 1, got {dropout}")
+
+    @property
+    def order_seed(self) -> int:
+        return self.seed if self.data_seed is None else self.data_seed
+
+    def settings(self) -> dict[str, Any]:
+        """All fields; those that older runs do not have are left out where they change nothing."""
+        return {name: value for name, value in asdict(self).items() if (name, value) not in LATER_DEFAULTS}
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step: linear warm-up, then linear or cosine decay to 0."""
@@ -117,7 +131,7 @@ def train_model(
         if run.step == recipe.steps:
             return run.model
         epoch, at = divmod(run.step, steps_per_epoch)
-        rows = _order(len(examples.tokens), recipe.seed, epoch)[at * recipe.batch : (at + 1) * recipe.batch]
+        rows = _order(len(examples.tokens), recipe.order_seed, epoch)[at * recipe.batch : (at + 1) * recipe.batch]
         loss = run.learn(examples.tokens[rows], examples.answers[rows])
         progress(f"loss {loss:.3f}, accuracy {run.accuracy:.1%}", run.step, recipe.steps)
 
@@ -151,12 +165,14 @@ class Trainer:
         drop = Dropout(recipe.dropout, recipe.seed, self.step)
         of_embedding = recipe.embedding_dropout
         drop_embedding = None if of_embedding is None else Dropout(of_embedding, recipe.seed, self.step)
-        logits = self.model(tokens, last=True, drop=drop, drop_embedding=drop_embedding)[:, 0]
+        with float16_products() if recipe.half else nullcontext():
+            logits = self.model(tokens, last=True, drop=drop, drop_embedding=drop_embedding)[:, 0]
         loss = F.cross_entropy(logits, answers)
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
-        self.optimizer.step()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+        if norm.isfinite():  # a step whose scaled gradients overflow float16 is skipped, as a loss scaler does
+            self.optimizer.step()
         self.losses[self.step] = loss.detach()
         self.step += 1
         return float(loss.detach())
@@ -191,7 +207,7 @@ class Trainer:
 
     def open(self, shape: dict[str, Any], about: dict[str, Any]) -> None:
         """Start in an empty folder, or resume the same run."""
-        described = json.dumps({"shape": shape, "recipe": asdict(self.recipe)} | about, indent=1) + "\n"
+        described = json.dumps({"shape": shape, "recipe": self.recipe.settings()} | about, indent=1) + "\n"
         path = self.folder / "run.json"
         if path.exists() and path.read_text() != described:
             raise BadInput(f"{self.folder}: holds a run with other settings; choose another folder")

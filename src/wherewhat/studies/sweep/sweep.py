@@ -113,7 +113,7 @@ class Sweep(Result, file="sweep.json", kind="sweep"):
     training: pd.DataFrame
     positions: pd.DataFrame
     trajectories: pd.DataFrame
-    epochs: pd.DataFrame
+    epochs: pd.DataFrame | None
     about: dict[str, Any]
 
 
