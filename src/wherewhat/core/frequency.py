@@ -2,7 +2,8 @@
 
 `frequency_use` looks from one query, as everything else here does, and `mean_frequency` weights IDs by it, linearly.
 The published table of mean frequency IDs (multi-hop paper, table 1 and figure 8) is another quantity: `pair_use`, not
-scaled by 1/sqrt(d), over all pairs of a query and an earlier key, with the softmax as weights (`softmax_mean_frequency`).
+scaled by 1/sqrt(d), over all pairs of a query and an earlier key; its softmax gives the weights of
+`softmax_mean_frequency`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def rounded(values: Tensor) -> Tensor:
     return _Rounded.apply(values)  # pyright: ignore[reportReturnType] - torch declares no type
 
 
-class float16_products(TorchFunctionMode):  # noqa: N801 - a context, used like a function
+class float16_products(TorchFunctionMode):  # a context, named like a function
     """Matrix products in this context have factors and results rounded to float16.
 
     >>> with float16_products():

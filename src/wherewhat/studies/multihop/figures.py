@@ -24,6 +24,7 @@ from .published import mean_frequencies, published
 from .runs import RECIPES, runs_in
 
 STEPS = mpl.colormaps["plasma"]
+FOLLOWED = 0.9  # queries of a head form a fan if they follow one slope at least this closely
 MOST_POINTS = 400  # drawn of each kind
 
 
@@ -211,7 +212,9 @@ def flow_figure(made: MultihopResults, task: str, recipe: str) -> Figure:
 
 def rotating_figure(made: MultihopResults, task: str, recipe: str) -> Figure:
     """Our reading of figure 4A: per layer, alignment of the keys and slope of the queries on the plane used most."""
-    held: Any = best_or_last(_of(made.geometry, task, recipe).query("head == 0")).assign(step=lambda rows: rows["layer"])
+    held: Any = best_or_last(_of(made.geometry, task, recipe).query("head == 0")).assign(
+        step=lambda rows: rows["layer"]
+    )
     figure = new_figure(8.0, 2.6)
     for axes, (column, name) in zip(
         figure.subplots(1, 3),
@@ -222,8 +225,9 @@ def rotating_figure(made: MultihopResults, task: str, recipe: str) -> Figure:
         }.items(),
         strict=True,
     ):
-        _band(axes, held, column, WHERE, "ours")
-        axes.set(title=name, xlabel="layer", ylim=(-0.05, 1.05) if column != "slope" else None)
+        shown = held[held["fan"] > FOLLOWED] if column == "slope" else held  # elsewhere there is no slope
+        _band(axes, shown, column, WHERE, "ours")
+        axes.set(title=name, xlabel="layer", ylim=(-0.05, 1.25), xlim=(-0.5, 11.5))
     _name(figure, made, task, recipe, "keys and queries on the plane used most (figure 4)", "")
     return figure
 

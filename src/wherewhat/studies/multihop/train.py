@@ -39,7 +39,7 @@ def train(
 
     The defaults are the paper's: one epoch of 432,000 sequences. `warmup` is the number of steps until the learning
     rate reaches `rate`, from which it decays to 0 by `schedule`, "linear" or "cosine". `embedding_dropout` None is the
-    same as `dropout`; `exact_gelu` replaces the tanh approximation; `half` computes matrix products in float16 (emulated).
+    same as `dropout`; `exact_gelu` replaces the tanh approximation; `half` is mixed precision in float16, emulated.
     `every` is the number of steps between checkpoints. `data_seed` is the seed of the order of the sequences, None the
     same as `seed`. The authors' scripts train with exact GELU and no embedding dropout.
 
