@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo fast test check bench dist page architectures clean
+.PHONY: help demo fast test check bench dist page fidelity architectures clean
 
 demo: $(READY)  ## profile the two small models that ship with the package, and write a page to explore them
 	$(BIN)/wherewhat demo
@@ -32,6 +32,9 @@ dist: $(READY)  ## a wheel in dist/
 
 page:  ## bundle the script of the explorer from explorer/src; needs node
 	cd explorer && npm ci --silent && npm run --silent build
+
+fidelity: $(READY)  ## rewrite docs/fidelity.md from the tables in results; RUNS=FOLDER copies those of finished runs first
+	$(BIN)/python tools/fidelity.py $(if $(RUNS),--runs $(RUNS))
 
 architectures: $(READY)  ## measure every model type again and rewrite docs/architectures.md
 	$(BIN)/python tools/architectures.py

@@ -89,9 +89,9 @@ def lengths(
     with study(as_json, kept=f"results so far are kept in {folder}; rerun the command to resume") as listening:
         found = ww.lengths(
             model, folder=folder, prompts=prompts, longest=longest, sharpen=sharpen, runs=runs,
-            one_message=one_message, endpoint=endpoint, api_key_env=api_key_env, per_minute=per_minute, concurrency=concurrency, timeout=timeout,
-            retries=retries, price_in=price_in, price_out=price_out, extra=None if extra is None else read_object(extra), seed=seed,
-            **loading, **listening,
+            one_message=one_message, endpoint=endpoint, api_key_env=api_key_env, per_minute=per_minute,
+            concurrency=concurrency, timeout=timeout, retries=retries, price_in=price_in, price_out=price_out,
+            extra=None if extra is None else read_object(extra), seed=seed, **loading, **listening,
         )  # fmt: skip
     if isinstance(found, ww.Lengths):
         show_lab_model(found, folder, as_json)

@@ -146,7 +146,7 @@ def _decoupling(folder: Path, seeds: int, model: AnyModel | Profile | None, prog
     toys = train_transformers(folder / "decoupling-toy", range(min(seeds, TRANSFORMER_SEEDS)), progress=progress)
     for name, sweeps in (("decoupling", made), ("decoupling-transformer", toys)):
         save_prefixed(sweeps, folder / "results" / name)
-        _draw(sweep_figures.FIGURES, sweeps, folder / "results" / name)
+        _draw(sweep_figures.FIGURES, sweep_figures.by_task(sweeps), folder / "results" / name)
     return made
 
 

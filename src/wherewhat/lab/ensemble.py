@@ -92,7 +92,7 @@ class Ensemble:
         rows, planes = angles.shape
         draws = [torch.Generator().manual_seed(seed) for seed in seeds]
 
-        def start(*shape: int, spread: float = spread) -> Float[Tensor, S *shape]:
+        def start(*shape: int, spread: float = spread) -> Float[Tensor, S * shape]:
             """The initial values of a member depend on its seed only."""
             drawn = [torch.randn(shape, generator=draw, dtype=torch.float64) for draw in draws]
             return (spread * torch.stack(drawn)).to(device, dtype)

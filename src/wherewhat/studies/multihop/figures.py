@@ -121,7 +121,8 @@ def purity_figure(made: MultihopResults, task: str, recipe: str) -> Figure:
         axes.set(xlim=(0, end), xlabel="step", title=f"gamma = {gamma}" + " (figure 2C)" * (gamma == GAMMAS[0]))
         axes.set(ylim=(11.6, -0.6), yticks=range(12))
     figure.axes[0].set_ylabel("layer")
-    hint = f"in each layer, from above: published (framed), {', '.join(name for name, _ in rows[1:])}; orange: where, blue: what"
+    order = ", ".join(name for name, _ in rows[1:])
+    hint = f"in each layer, from above: published (framed), {order}; orange: where, blue: what"
     _name(figure, made, task, recipe, "pure from when to the end (figures 2C, 7)", hint)
     return figure
 

@@ -30,15 +30,16 @@ SLOPES = 2048  # tried in each of the two rounds of the search
 
 @dataclass(frozen=True)
 class Geometry(Result, file="geometry.json", kind="geometry of heads"):
-    """`heads`: one row per head, with the mean frequency ID that it uses, weighted linearly (`mean_frequency`) and as in
-    table 1 of the paper (`softmax_mean_frequency`), and, for the plane that it uses most,
+    """`heads`: one row per head, with the mean frequency ID that it uses, weighted linearly (`mean_frequency`) and as
+    in table 1 of the paper (`softmax_mean_frequency`), and, for the plane that it uses most,
 
     - `concentration`: how far its keys point in one direction (1: all of them do, 0: they are spread evenly),
     - `slope`: the rotation of its queries per step of requested distance, in units of the angle of the plane (a fan
       that looks up distances has 1), and `fan`: how closely the queries follow that slope (1: all of them do).
 
-    `use`: one row per head and frequency, the mean over prompts of the largest logit and of the norm, and as in figure 8
-    the largest product over all pairs of a query and an earlier key (`pairs`, not scaled). `points`: the queries and keys, before rotation, on the most used plane.
+    `use`: one row per head and frequency, the mean over prompts of the largest logit and of the norm, and as in
+    figure 8 the largest product over all pairs of a query and an earlier key (`pairs`, not scaled). `points`: the
+    queries and keys, before rotation, on the most used plane.
     """
 
     heads: pd.DataFrame

@@ -114,11 +114,9 @@ def reproduce_decoupling(
     if missed := {frequency for _, frequency, _, _ in BENDS} - set(frequencies):
         raise BadInput(f"the claims include IDs 7 and 13; missing from the frequencies: {sorted(missed)}")
     found = run_sweeps(SETTINGS, folder, frequencies=frequencies, seeds=seeds, recipe=recipe, progress=progress)
-    moving: Any = found.trajectories
-    chosen = [pair in TRAJECTORIES for pair in zip(moving["setting"], moving["frequency"], strict=True)]
     bent = curvature(found.positions)
     made = Decoupling(
-        found.members, found.training, found.positions, moving[chosen].reset_index(drop=True), found.epochs,
+        found.members, found.training, found.positions, _chosen(found.trajectories), found.epochs,
         found.about, findings(found.members, bent), bent,
     )  # fmt: skip
     made.save(folder)
@@ -141,8 +139,15 @@ def train_transformers(
         TRANSFORMERS, folder, frequencies=frequencies, seeds=seeds, recipe=recipe, init_std=TRANSFORMER_INIT_STD,
         seeds_apart=True, progress=progress,
     )  # fmt: skip
+    made = replace(made, trajectories=_chosen(made.trajectories))
     made.save(folder)
     return made
+
+
+def _chosen(trajectories: Any) -> pd.DataFrame:
+    """Those of the settings and frequencies that figures show, of the first seed."""
+    pairs = zip(trajectories["task"], trajectories["frequency"], strict=True)
+    return trajectories[[pair in TRAJECTORIES for pair in pairs]].reset_index(drop=True)
 
 
 def curvature(positions: pd.DataFrame) -> pd.DataFrame:

@@ -232,7 +232,8 @@ def train_cell(cell: SweepCell, progress: Callable[[int], None] = lambda step: N
     """Train all heads of a setting at once.
 
     Returns accuracy at every snapshot (snapshots, S, A), after training (`right`, S A) and by position of the answer
-    (S, N, A), also at several steps (`epochs`), the scores (S, A), and keys and queries of the first seed at every snapshot (snapshots, V, C, A).
+    (S, N, A), also at several steps (`epochs`), the scores (S, A), and keys and queries of the first seed at every
+    snapshot (snapshots, V, C, A).
     """
     task = cell.setting.task_itself
     ensemble = cell.setting.ensemble(cell.frequencies, cell.seeds, cell.init_std)
