@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def finish(joined: dict[str, pd.DataFrame], about: dict[str, Any]) -> MultihopRe
         measures=measures(joined),
         curves=curves(joined),
         comparison=compare_with_paper(joined),
-        discrepancy=discrepancy_curves(),
+        discrepancy=_discrepancy(),
         about=about | {"runs": runs, "recipes": _described_recipes(), "versions": versions()},
     )
 
@@ -234,6 +235,11 @@ def _described_recipes() -> dict[str, dict[str, Any]]:
         one.words: asdict(one.recipe(0)) | {"betas": list(one.recipe(0).betas), "exact_gelu": one.exact_gelu}
         for one in RECIPES.values()
     }
+
+
+@cache
+def _discrepancy() -> pd.DataFrame:
+    return discrepancy_curves()
 
 
 def _named(progress: Progress, name: str) -> Progress:
