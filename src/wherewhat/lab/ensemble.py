@@ -43,7 +43,8 @@ CHUNK = 50  # batches drawn at a time
 class TrainableTask(Protocol):
     """Contents, then a question; ids of contents come first, and `carried` is the answer that each content carries."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     @property
     def length(self) -> int: ...
@@ -92,7 +93,7 @@ class Ensemble:
         rows, planes = angles.shape
         draws = [torch.Generator().manual_seed(seed) for seed in seeds]
 
-        def start(*shape: int, spread: float = spread) -> Float[Tensor, S * shape]:
+        def start(*shape: int, spread: float = spread) -> Tensor:
             """The initial values of a member depend on its seed only."""
             drawn = [torch.randn(shape, generator=draw, dtype=torch.float64) for draw in draws]
             return (spread * torch.stack(drawn)).to(device, dtype)

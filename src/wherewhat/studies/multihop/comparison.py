@@ -20,7 +20,7 @@ STEPS, FREQUENCIES = "step at which 1, 2, 3, 4 hops first reach 99 %", "mean fre
 LENGTHS = "accuracy with 100, 300, 1000, 5000 added tokens"
 SHOWN_LENGTHS = (100, 300, 1000, 5000)
 RUN = ["task", "recipe", "seed"]
-Tables = Mapping[str, pd.DataFrame]
+Tables = Mapping[str, Any]  # tables by name
 
 
 def published_purity(task: str) -> pd.DataFrame:
@@ -140,7 +140,8 @@ def best_step(accuracy: pd.DataFrame) -> int:
     >>> best_step(pd.DataFrame({"step": [0, 0, 50, 50, 100, 100], "accuracy": [0, 0, 1, 0.8, 0.9, 0.9]}))
     50
     """
-    return int(accuracy.groupby("step")["accuracy"].mean().idxmax())
+    over: Any = accuracy.groupby("step")["accuracy"].mean()
+    return int(over.idxmax())
 
 
 def _purity_steps(tables: Tables) -> list[dict[str, Any]]:

@@ -104,7 +104,8 @@ def hops_figure(made: MultihopResults, task: str, recipe: str) -> Figure:
 def purity_figure(made: MultihopResults, task: str, recipe: str) -> Figure:
     """Figures 2C and 7: from which step on each head is pure, for every gamma; published above our seeds."""
     ours: Any = _of(made.purity, task, recipe)
-    end = int(made.heads["step"].max())
+    heads: Any = made.heads
+    end = int(heads["step"].max())
     seeds = sorted(_of(made.heads, task, recipe)["seed"].unique())
     figure = new_figure(8.0, 4.4)
     rows = [("published", published_purity(task)), *((f"seed {seed}", ours[ours["seed"] == seed]) for seed in seeds)]
@@ -253,7 +254,8 @@ def _band(axes: Axes, table: Any, column: str, colour: str, label: str) -> None:
 
 
 def _name(figure: Figure, made: MultihopResults, task: str, recipe: str, what: str, hint: str) -> None:
-    seeds = _of(made.heads, task, recipe)["seed"].nunique()
+    heads: Any = _of(made.heads, task, recipe)
+    seeds = int(heads["seed"].nunique())
     name_figure(figure, f"{task}: {what}", f"{recipe}, {count(seeds, 'seed')}. {hint}".strip())
 
 

@@ -136,7 +136,8 @@ def reproduce_multihop(
 
 def finish(joined: dict[str, pd.DataFrame], about: dict[str, Any]) -> MultihopResults:
     """The joined tables with their comparison with the paper."""
-    runs = joined["heads"][RUN].drop_duplicates().to_dict("records")
+    heads: Any = joined["heads"]
+    runs = heads[RUN].drop_duplicates().to_dict("records")
     return MultihopResults(
         **joined,
         measures=measures(joined),
@@ -157,7 +158,8 @@ def measure_run(
         series_of_run(at), views_of_sequences(validation[: prompts[0]]), at / "dynamics", about=about, progress=progress
     )
     tables = {"heads": [watched.heads], "accuracy": [watched.accuracy], "purity": [watched.purity]}
-    last = int(watched.heads["step"].max())
+    scored: Any = watched.heads
+    last = int(scored["step"].max())
     for moment, step in (("best", best_step(watched.accuracy)), ("last", last)):
         progress(f"{moment} checkpoint", 0, 1)
         model = load_checkpoint(at, step)

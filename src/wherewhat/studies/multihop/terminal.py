@@ -30,9 +30,9 @@ def show_multihop(made: MultihopResults, console: Console) -> None:
     console.print(Padding(_table(over.round(2)), (0, 2, 1, 2)))
     console.print(Text("Accuracy on the 45,600 test sequences, by hops", "bold"))
     runs = ["task", "recipe", "seed", "moment"]
-    console.print(
-        Padding(_table(made.test.pivot(index=runs, columns="hops", values="accuracy").reset_index()), (0, 2, 1, 2))
-    )
+    tested: Any = made.test
+    tested = tested.pivot(index=runs, columns="hops", values="accuracy").reset_index()
+    console.print(Padding(_table(tested), (0, 2, 1, 2)))
     first = made.roles[["recipe", "seed"]].iloc[0].to_dict()
     console.print(Text(f"Heads of {first['recipe']}, seed {first['seed']}", "bold"))
     console.print(

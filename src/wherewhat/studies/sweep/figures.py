@@ -10,7 +10,9 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from ...display.style import INK, NEITHER, TIME, WHAT, WHERE, new_figure
@@ -87,7 +89,7 @@ def accuracy_over_training(made: Sweep) -> Figure:
             axes.plot(over.mean().index, over.mean(), color=colour, lw=0.9, gid=f"ID {number}")
         axes.set(title=setting.capitalize(), xlabel="step", ylim=(-0.03, 1.03))
     panels[0].set_ylabel("accuracy, mean and range over seeds")
-    shades = mpl.cm.ScalarMappable(mpl.colors.Normalize(1, FREQUENCIES), PLACE)
+    shades = ScalarMappable(Normalize(1, FREQUENCIES), PLACE)
     figure.colorbar(shades, ax=panels, label="frequency ID, fast to slow", shrink=0.9)
     return figure
 
