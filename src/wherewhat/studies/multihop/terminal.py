@@ -26,7 +26,8 @@ def show_multihop(made: MultihopResults, console: Console) -> None:
         console.print(f"Runs that are not finished: {', '.join(left_out)}\n")
     console.print(Text("Published curves beside the spread over seeds", "bold"))
     console.print("Share of published points between the lowest and the highest seed; mean distance from their mean.")
-    over = made.curves.groupby(["task", "recipe", "figure"])[["seeds", "inside", "distance"]].mean().reset_index()
+    known: Any = made.curves
+    over = known.groupby(["task", "recipe", "figure"])[["seeds", "inside", "distance"]].mean().reset_index()
     console.print(Padding(_table(over.round(2)), (0, 2, 1, 2)))
     console.print(Text("Accuracy on the 45,600 test sequences, by hops", "bold"))
     runs = ["task", "recipe", "seed", "moment"]
