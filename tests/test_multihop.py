@@ -84,8 +84,9 @@ def test_mixed_precision_rounds_products_forwards_and_backwards():
         found = left @ right
     wanted = (left.half().float() @ right.half().float()).half().float()
     assert torch.equal(found, wanted.detach())
-    found.sum().backward()
-    assert torch.equal(left.grad, (torch.ones(5, 5) @ right.half().float().T * 2**16).half().float() / 2**16)
+    (found * 1e-3).sum().backward()
+    given = (torch.full((5, 5), 1e-3) * 2**16).half().float() / 2**16
+    assert torch.equal(left.grad, (given @ right.half().float().T * 2**16).half().float() / 2**16)
 
 
 def test_recipes_change_one_thing_each():
