@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 import wherewhat as ww
 
 torch.set_num_threads(1)
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" / "xdg")  # of converted .gguf files
 settings.register_profile("wherewhat", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("wherewhat")
 

@@ -17,6 +17,7 @@ from wherewhat.studies.dynamics.dynamics import Dynamics
 from wherewhat.studies.dynamics.measure import purity_table
 from wherewhat.studies.lengths.lengths import Lengths
 from wherewhat.studies.profile.result import Profile
+from wherewhat.studies.rotations.plan import RotationPlan, most_needed, plane_table, ranks
 
 
 def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, prompts: int = 8) -> Profile:
@@ -41,7 +42,7 @@ def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, 
     labels = [f"Person {at} likes red." for at in range(blocks)]
     said = ["Here", " is", " a", " list."] + [f" {word}" for label in labels for word in label.split()] + [" Who", "?"]
     prompt = {
-        "ids": list(range(len(said))), "blocks": spans, "text": "".join(said), "answer": 1, "target": 1, "left_out": 0,
+        "ids": list(range(len(said))), "blocks": spans, "text": "".join(said), "answer": 1, "target": 1, "skipped": 0,
         "choices": 2, "labels": labels, "tokens": said, "says": "red",
     }  # fmt: skip
     middle = [{"median": 0.9, "low": 0.8, "high": 1.0}] * 2
@@ -51,7 +52,7 @@ def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, 
         "thresholds": {"high": 0.8, "low": 0.2}, "correlation": {"r": -0.5, "r_low": -0.6, "r_high": -0.4, "p": 0.01},
         "medians": {"positional": middle, "symbolic": middle}, "accuracy": None, "answer_probability": None,
         "sinks": {"share": 0.1, "largest_in_a_block": 0.0}, "swaps": None, "sensitivity": [], "warnings": [],
-        "left_out": {"statements": 0, "of_statements": 0, "swaps": 0, "of_swaps": 0},
+        "skipped": {"statements": 0, "of_statements": 0, "swaps": 0, "of_swaps": 0},
         "self_check": {"attention": 1e-7}, "versions": {"wherewhat": "0"}, "architecture": "random",
         "table": [{"first": at, "last": at, "label": label} for at, label in enumerate(labels)],
         "prompts": [prompt] * prompts,
@@ -80,7 +81,7 @@ def random_series(steps: int = 20, layers: int = 4, heads: int = 2, hops: int = 
     return Dynamics(table, accuracy, purity_table(table), about)
 
 
-def random_gating(profile: Profile, units: int = 6) -> Ablation:
+def random_ablation(profile: Profile, units: int = 6) -> Ablation:
     """Every head ablated by itself, with random effects; that of the first head is the largest."""
     made = Trials(profile.heads, planes=2).each_head()
     draw = torch.Generator().manual_seed(0)
@@ -94,6 +95,18 @@ def random_gating(profile: Profile, units: int = 6) -> Ablation:
     ]
     about = {"ablation": "mean", "weights": profile.about["settings"]["weights"], "model": "some"}
     return Ablation(effect_table(plain, made, results, seed=0), about)
+
+
+def random_plan(profile: Profile, keep: int = 1) -> RotationPlan:
+    """A plan with random effects for the model of a profile, with keys shared as there."""
+    layers, kv_heads = (int(profile.heads[name].max()) + 1 for name in ("layer", "kv_head"))
+    angles = torch.tensor(sorted(set(profile.frequencies["angle"]), reverse=True)).float().expand(layers, -1)
+    effect = torch.rand(layers, kv_heads, angles.shape[1], generator=torch.Generator().manual_seed(0))
+    kept = most_needed(effect, keep, "model")
+    about = {"model": "some", "weights": profile.about["settings"]["weights"], "keep": keep, "budget": "model"}
+    about |= {"planes": angles.shape[1], "layers": list(range(layers)), "groups": [2] * layers, "lengths": [64, 256]}
+    tensors = {"effect": effect, "norm": effect, "rank": ranks(effect), "kept": kept}
+    return RotationPlan(plane_table(effect, effect, kept, list(range(layers)), angles), None, about, tensors)
 
 
 def random_lengths(task: str = "number", layers: int = 4, hops: int = 3) -> Lengths:
@@ -128,7 +141,7 @@ def random_atlas(models: int, layers: int, heads: int, families: int = 2, names:
         shares = {one: float((own["kind"] == one).mean()) for one in KINDS}
         told = {name: "1" if form == "string" else 1 for name, (form, _) in MODELS.items()}
         told |= {"model": names.format(number), "family": f"family {number % families}", "deviation": 1e-6, "r": r}
-        told |= {"layers": layers, "heads": len(own), "heads_a_layer": heads, "r_low": r - 0.02, "r_high": r + 0.02}
+        told |= {"layers": layers, "heads": len(own), "heads_per_layer": heads, "r_low": r - 0.02, "r_high": r + 0.02}
         rows.append(told | {axis: own[axis].median() for axis in ("positional", "symbolic")} | shares)
         own.insert(0, "model", told["model"])
         tables.append(own)

@@ -12,21 +12,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-import gguf
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import DatasetCard
 from safetensors.numpy import load_file
-from transformers import PreTrainedModel
 from typer.testing import CliRunner
 
 import wherewhat as ww
 from conftest import weights
-from tiny import tiny_model
+from tiny import tiny_model, write_gguf
 from wherewhat.cli import app
 from wherewhat.studies.atlas.atlas import Atlas
 from wherewhat.studies.atlas.card import COLUMNS
@@ -131,7 +128,7 @@ def test_a_line_says_what_can_be_computed_again_from_the_heads_and_the_weights(m
         row = rows[name]
         assert row["parameters"] == sum(part.size for part in load_file(weights(name) / "model.safetensors").values())
         sizes = [config[one] for one in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")]
-        assert [row["layers"], row["heads_a_layer"], row["kv_heads"]] == sizes
+        assert [row["layers"], row["heads_per_layer"], row["kv_heads"]] == sizes
         assert row["head_size"] == config["hidden_size"] // config["num_attention_heads"]
         assert row["heads"] == sizes[0] * sizes[1]
         assert row["rope_base"] == 10_000
@@ -275,36 +272,8 @@ def test_a_gguf_file_is_measured_like_the_model_that_it_holds(folder, tmp_path):
     rows = {row["model"]: row for row in atlas.models.to_dict("records")}
     assert (rows["model"]["licence"], rows["model"]["licence_from"]) == ("apache-2.0", "its GGUF file")
     assert rows["folder"]["licence"] == "unknown"
-    for name in ("layers", "heads_a_layer", "kv_heads", "head_size", "rope_base", "parameters"):
+    for name in ("layers", "heads_per_layer", "kv_heads", "head_size", "rope_base", "parameters"):
         assert rows["model"][name] == rows["folder"][name]
-
-
-def write_gguf(path: Path, model: PreTrainedModel) -> None:
-    config: Any = model.config
-    path.parent.mkdir()
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_license("apache-2.0")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_vocab_size(config.vocab_size)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    for name, weight in model.state_dict().items():
-        if name.endswith(("q_proj.weight", "k_proj.weight")):  # pairs of dimensions side by side
-            halves = weight.reshape(-1, 2, config.head_dim // 2, config.hidden_size)
-            weight = halves.transpose(1, 2).reshape(weight.shape)
-        writer.add_tensor(names.get_name(name, (".weight",)), weight.contiguous().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 MODEL = '[[models]]\nmodel = "models/tiny"\n'

@@ -210,9 +210,9 @@ def test_planes_of_angle_zero_are_one_entry_and_the_fastest_comes_first():
     torch.testing.assert_close(trace.angles, torch.tensor([[0.9, 0.1, 0.0]]))
     assert ww.score_frequencies(trace).symbolic[..., -1] == pytest.approx(1, abs=1e-5)
     places = torch.arange(20)
-    contents = made[0].rotation.turn(made[0].keys, places, back=True)
+    contents = made[0].rotation.rotate(made[0].keys, places, back=True)
     for content, place in ((3, 12), (12, 3), (7, 7)):
-        key = made[0].rotation.turn(contents[:, :, [content]], torch.tensor([place])).repeat_interleave(2, dim=1)
+        key = made[0].rotation.rotate(contents[:, :, [content]], torch.tensor([place])).repeat_interleave(2, dim=1)
         logit = (made[0].queries[:, :, 1] * key[:, :, 0]).sum(-1) * 0.5
         table = torch.stack([trace.placement(0, head)[:, content, place] for head in range(4)], dim=1)
         torch.testing.assert_close(table, logit, atol=1e-5, rtol=0)
@@ -230,7 +230,13 @@ def test_a_sink_with_nearly_all_attention_leaves_valid_scores():
 def test_a_layer_that_is_skipped_on_the_prompt_is_noticed(monkeypatch):
     model = tiny_model("llama")
     ww.capture(model, prompt())
-    layer = model.model.layers[1]
-    monkeypatch.setattr(layer.self_attn, "forward", lambda hidden_states, **_: (hidden_states, None))
+    attention = model.model.layers[1].self_attn
+    forward = attention.forward
+
+    def skipping(hidden_states: Tensor, **rest: object) -> tuple[Tensor, Tensor | None]:
+        """Runs on the prompt of the self-check only."""
+        return (hidden_states, None) if hidden_states.shape[1] == 25 else forward(hidden_states, **rest)
+
+    monkeypatch.setattr(attention, "forward", skipping)
     with pytest.raises(ww.NotMeasurable, match="attention calls captured"):
         ww.capture(model, prompt())

@@ -152,9 +152,9 @@ def test_none_of_these_bounds_holds_for_all_real_heads(learnt):
 def test_rotation_can_double_the_norm_and_ruin_the_condition():
     """One plane, and contents that rotate backwards: the identity becomes the matrix of ones."""
     rotation, places = Rotation.interleaved(torch.tensor([torch.pi / 2]), 2), torch.arange(2)
-    contents = rotation.turn(torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double(), places, back=True)
+    contents = rotation.rotate(torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double(), places, back=True)
     without = contents @ contents.T
-    rotated = rotation.turn(contents, places)
+    rotated = rotation.rotate(contents, places)
     assert torch.allclose(without, torch.eye(2).double(), atol=1e-6)
     assert torch.allclose(rotated @ rotated.T, torch.ones(2, 2).double(), atol=1e-6)
     assert head_values(rotated, rotated).norm.item() == pytest.approx(2 * head_values(contents, contents).norm.item())

@@ -258,8 +258,8 @@ def test_what_was_not_compared_is_named_and_is_no_markup() -> None:
     assert "not stated" not in doctor(model).verdict
     model.config.rope_parameters["rope_type"] = "[red]spiral"
     diagnosis = doctor(model)
-    left_out = {found.subject for found in diagnosis.findings if found.verdict == NOT_STATED}
-    assert left_out == {"rotary dimensions", "angles", "attention scaling"}
+    skipped = {found.subject for found in diagnosis.findings if found.verdict == NOT_STATED}
+    assert skipped == {"rotary dimensions", "angles", "attention scaling"}
     assert diagnosis.healthy
     named = "angles (layers 0-3: base 10,000, unknown type [red]spiral)"
     assert named in diagnosis.verdict

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import missing
 from explorer_page import facts, lonely, table, two
-from synthetic import random_gating, random_lengths, random_profile, random_series
+from synthetic import random_ablation, random_lengths, random_profile, random_series
 from wherewhat.explorer.page import explorer_html
 from wherewhat.studies.profile.result import Profile
 
@@ -28,8 +28,8 @@ def test_axe_finds_nothing_serious(show, profile, scheme):
         ([profile], "#h=1.2,3.4"),
         ([random_series(), profile], "#with=1"),
         ([profile], "#f=2"),
-        ([profile, random_gating(profile)], "#h=1.2&g=ablation"),
-        ([random_lengths(), profile, random_gating(profile)], "#h=1.0&with=1"),
+        ([profile, random_ablation(profile)], "#h=1.2&g=ablation"),
+        ([random_lengths(), profile, random_ablation(profile)], "#h=1.0&with=1"),
     ):
         page = show(*sources, hash=address, scheme=scheme)
         page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
@@ -41,7 +41,7 @@ def test_axe_finds_nothing_serious(show, profile, scheme):
 
 
 def test_a_phone_shows_all_of_it(show, profile):
-    for sources in ([profile, random_gating(profile)], [random_series()], [random_lengths()]):
+    for sources in ([profile, random_ablation(profile)], [random_series()], [random_lengths()]):
         page = show(*sources, width=390)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert all(figure.bounding_box()["width"] <= 390 for figure in page.locator("[data-figure]").all())

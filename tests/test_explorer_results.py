@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from explorer_page import saved, table
-from synthetic import random_gating, random_lengths, random_profile
+from synthetic import random_ablation, random_lengths, random_plan, random_profile
 from wherewhat.explorer.data_ablation import single_heads
 from wherewhat.studies.lengths.paper import published_accuracy
 
@@ -28,7 +28,7 @@ def signed(value: float) -> str:
 @pytest.fixture(scope="module")
 def ablated():
     profile = random_profile(4, 3, 2, blocks=4)
-    return profile, random_gating(profile)
+    return profile, random_ablation(profile)
 
 
 def test_a_head_shows_the_effect_of_ablating_it(show, ablated):
@@ -49,6 +49,23 @@ def test_a_head_shows_the_effect_of_ablating_it(show, ablated):
         assert shown.nth(at).locator("b").count() == row["counts"]
     page.evaluate("location.hash = '#h=2.1&f=2'")
     page.wait_for_selector("[data-panel=ablation] .hint:text('Of whole heads')")
+
+
+def test_a_plan_of_rotations_is_shown_with_the_profile_of_its_model(show):
+    profile = random_profile(3, 4, 5, blocks=4)
+    plan = random_plan(profile, keep=2)
+    page = show(profile, plan, hash="#h=1.2")
+    panel = "[data-panel=rotations]"
+    assert "2 of 5 rotations per key head, spread over the whole model: 12 in all" in page.inner_text(f"{panel} .hint")
+    rows = table(saved(page, "Download Rotations to keep as CSV"))
+    assert [(row["layer"], row["kv_head"], row["frequency"], row["kept"]) for row in rows] == [
+        tuple(str(int(row[name])) for name in ("layer", "kv_head", "frequency", "kept"))
+        for row in plan.planes.to_dict("records")
+    ]
+    assert [float(row["effect"]) for row in rows] == pytest.approx(plan.planes["effect"].tolist())
+    box = page.locator(f"{panel} svg").bounding_box()
+    page.mouse.click(box["x"] + 60, box["y"] + 8 + 5)  # the first row: key head 0.0, of heads 0.0 and 0.1
+    assert page.inner_text("[data-panel=head] h2") == "Head 0.1"
 
 
 def test_the_heads_with_the_largest_effects_are_named(show, ablated):

@@ -200,7 +200,7 @@ def test_a_head_that_never_became_pure_has_no_bar(series: Dynamics) -> None:
 @pytest.mark.parametrize("name", [*OF_A_PROFILE, *OF_A_HEAD, *OF_DYNAMICS])
 def test_files_are_vectors_and_the_same_twice(profile: Profile, series: Dynamics, name: str, tmp_path: Path) -> None:
     if name == "plane-projection":
-        pytest.skip("needs the model of the profile: test_canonical.py")
+        pytest.skip("needs the model of the profile: test_sweep.py")
     one, two = (tmp_path / f"{copy}.svg" for copy in ("one", "two"))
     for path in (one, two):
         plot(series if name in OF_DYNAMICS else profile, name, path)

@@ -36,11 +36,11 @@ def test_each_frequency_scores_as_a_separate_head(layer, data, tau):
     result = ww.score_frequencies(trace, blocks, tau)
     for frequency in range(len(trace.frequency_ids)):
         alone = layer.alone(frequency)
-        positional, symbolic, left_out = alone.scores(blocks, tau)
-        seen, tolerance = left_out < pairs, alone.rounding(tau)
+        positional, symbolic, skipped = alone.scores(blocks, tau)
+        seen, tolerance = skipped < pairs, alone.rounding(tau)
         assert_close(result.positional[:, 0, :, frequency][seen].double(), positional[seen], atol=tolerance, rtol=0)
         assert_close(result.symbolic[:, 0, :, frequency][seen].double(), symbolic[seen], atol=tolerance, rtol=0)
-        assert torch.equal(result.left_out[:, 0, :, frequency], left_out.float())
+        assert torch.equal(result.skipped[:, 0, :, frequency], skipped.float())
 
 
 def test_a_frequency_in_float64_scores_as_with_explicit_swaps():

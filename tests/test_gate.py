@@ -58,7 +58,7 @@ def own_rows(model: PreTrainedModel, ids: Tensor) -> list[Tensor]:
 def parts(model: PreTrainedModel, ids: Tensor, layer: int) -> tuple[dict[int, Tensor], ww.Trace]:
     """The contribution (B, H, T) of every frequency of a layer to the logits, from the model without a gate."""
     trace = ww.capture(model, ids)
-    turning = len(trace.attention[layer].rotation.turning)
+    turning = len(trace.attention[layer].rotation.rotating)
     alone = frequency_logits(trace.placements(layer)).unbind(2)
     return {entry + 1 if entry < turning else 0: part for entry, part in enumerate(alone)}, trace
 

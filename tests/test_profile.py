@@ -204,7 +204,7 @@ def test_sensitivity_repeats_the_scores_at_other_taus_and_blocks(made, stories15
     for row in rows:
         tau = float(row["tau"])
         cut = [other_blocks(p.blocks).get(row["blocks"], p.blocks) for p in prompts]
-        assert {stop - start for spans in cut for start, stop in spans} == {row["tokens_a_block"]}
+        assert {stop - start for spans in cut for start, stop in spans} == {row["tokens_per_block"]}
         scores = [ww.score(trace, spans, tau) for trace, spans in zip(traces, cut, strict=True)]
         plane = [torch.cat([getattr(s, axis) for s in scores]).mean(0) for axis in ("positional", "symbolic")]
         assert row["r"] == pytest.approx(pearson(*(part.flatten() for part in plane))[0], abs=1e-6)

@@ -69,14 +69,14 @@ def by_hand(model: PreTrainedModel, ids: Tensor, blocks: list[tuple[int, int]], 
     scores = torch.zeros(len(taus), len(before), len(before[0]), 3)
     for layer, rows in enumerate(before):
         for head, row in enumerate(rows):
-            gaps, stays, follows, left_out = [], [], [], 0
+            gaps, stays, follows, skipped = [], [], [], 0
             for (i, j), swapped in after.items():
                 mine, theirs = i[1] - i[0], j[1] - j[0]
                 v = (mean(row, i[0], mine), mean(row, j[0], theirs))
                 now = swapped[layer][head]
                 w = (mean(now, i[0], theirs), mean(now, j[1] - mine, mine))
                 if max(v) == 0 or max(w) == 0:
-                    left_out += 1
+                    skipped += 1
                     continue
                 gaps.append(abs(v[0] - v[1]))
                 stays.append(cosine(v, w))
@@ -86,7 +86,7 @@ def by_hand(model: PreTrainedModel, ids: Tensor, blocks: list[tuple[int, int]], 
                 stay, follow = (
                     sum(a * c for a, c in zip(alphas, cs, strict=True)) / sum(alphas) for cs in (stays, follows)
                 )
-                scores[number, layer, head] = torch.tensor([stay, follow, left_out])
+                scores[number, layer, head] = torch.tensor([stay, follow, skipped])
     return scores
 
 
@@ -99,7 +99,7 @@ def test_scores_are_those_of_runs_by_hand(model_type, blocks):
         scores = score_prompt(model, prompt(), blocks, tau=tau)
         torch.testing.assert_close(scores.positional, own[..., 0], atol=1e-4, rtol=0)
         torch.testing.assert_close(scores.symbolic, own[..., 1], atol=1e-4, rtol=0)
-        assert torch.equal(scores.left_out, own[..., 2])
+        assert torch.equal(scores.skipped, own[..., 2])
         assert scores.swaps == scores.possible == 10
 
 
@@ -112,7 +112,7 @@ def test_both_levels_agree_in_the_first_layer(model_type):
         keys = ww.score(trace, blocks)
         torch.testing.assert_close(scores.positional[0], keys.positional[0, 0], atol=1e-4, rtol=0)
         torch.testing.assert_close(scores.symbolic[0], keys.symbolic[0, 0], atol=1e-4, rtol=0)
-        assert torch.equal(scores.left_out, keys.left_out[0])
+        assert torch.equal(scores.skipped, keys.skipped[0])
         torch.testing.assert_close(scores.entropy, ww.entropy(trace)[0], atol=1e-5, rtol=0)
         torch.testing.assert_close(scores.output, trace.output[0])
 
@@ -186,7 +186,7 @@ def test_a_model_that_goes_on_wrongly_from_a_cache_runs_from_the_start(monkeypat
 def test_what_a_layer_does_not_have_is_nan():
     model = tiny_model("laguna", num_attention_heads_per_layer=[4, 2, 4, 2])
     scores = score_prompt(model, prompt(), swaps=20)
-    for part in (scores.positional, scores.symbolic_low, scores.left_out, scores.entropy, scores.attention[..., 0]):
+    for part in (scores.positional, scores.symbolic_low, scores.skipped, scores.entropy, scores.attention[..., 0]):
         assert part.isnan().tolist() == [[False] * 4, [False, False, True, True]] * 2
 
 

@@ -78,10 +78,10 @@ def any_tokenizer(request):
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_each_block_is_one_statement_and_the_next_token_identifies_the_answer(any_tokenizer, template, kind):
     for prompt in binding(any_tokenizer, pairs=12, samples=3, kind=kind, template=template):
-        assert len(prompt.blocks) + prompt.left_out == 12
+        assert len(prompt.blocks) + prompt.skipped == 12
         assert len(prompt.blocks) >= 6
         assert len({stop - start for start, stop in prompt.blocks}) == 1
-        assert all(later == stop for (_, stop), (later, _) in pairwise(prompt.blocks)) or prompt.left_out
+        assert all(later == stop for (_, stop), (later, _) in pairwise(prompt.blocks)) or prompt.skipped
         for (start, stop), label in zip(prompt.blocks, prompt.labels, strict=True):
             assert label in prompt.text
             assert label.endswith(".")
@@ -209,7 +209,7 @@ def test_as_many_pairs_as_fit(smol):
     for context in (60, 100, 177, 256):
         prompts, task = make_prompts(PromptRequest("binding"), smol, context)
         assert longest(prompts) <= context < longest(binding(smol, pairs=task.pairs + 1))
-        assert task.settings()["pairs"] == task.pairs == len(prompts[0].blocks) + prompts[0].left_out
+        assert task.settings()["pairs"] == task.pairs == len(prompts[0].blocks) + prompts[0].skipped
     assert make_prompts(PromptRequest("binding"), smol, 8192)[1].pairs == 64
     with pytest.raises(ww.BadInput, match="more than the 20"):
         make_prompts(PromptRequest("binding"), smol, 20)

@@ -151,7 +151,7 @@ def test_every_head_and_frequency_of_smollm2_has_scores_in_range(smollm2, bindin
         for score in (scores.positional, scores.symbolic):
             assert score.shape == shape
             assert ((score >= 0) & (score <= 1)).all()
-        assert scores.left_out.eq(0).all()
+        assert scores.skipped.eq(0).all()
 
 
 def test_no_number_measured_on_smollm2_is_missing(smollm2, binding):

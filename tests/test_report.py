@@ -16,7 +16,7 @@ import pytest
 
 import wherewhat as ww
 from conftest import missing
-from synthetic import random_gating, random_lengths, random_profile, random_series
+from synthetic import random_ablation, random_lengths, random_profile, random_series
 from wherewhat.errors import BadInput
 from wherewhat.explorer.data import encoded, names_of, profile_data, series_data, shown_prompt
 from wherewhat.explorer.load import load_drawable, load_results
@@ -271,7 +271,7 @@ def test_report_and_plot_take_objects_and_folders_alike(tmp_path):
 
 def test_an_ablation_joins_the_profile_of_its_model(run, refuse, tmp_path):
     profile = random_profile(4, 3, 2, blocks=4)
-    ablation = random_gating(profile)
+    ablation = random_ablation(profile)
     profile.save(tmp_path / "profile")
     ablation.save(tmp_path / "ablation")
     Ablation(ablation.effects, ablation.about | {"weights": "others"}).save(tmp_path / "other")

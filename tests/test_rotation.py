@@ -25,24 +25,24 @@ LAYOUTS = [
 def test_rotating_forth_and_back_changes_nothing(rotation):
     vectors = torch.randn(2, 50, rotation.head_dim)
     positions = torch.arange(50) * 37
-    assert_close(rotation.turn(rotation.turn(vectors, positions), positions, back=True), vectors)
+    assert_close(rotation.rotate(rotation.rotate(vectors, positions), positions, back=True), vectors)
 
 
 @pytest.mark.parametrize("rotation", LAYOUTS, ids=repr)
 def test_rotations_add_up(rotation):
     vectors = torch.randn(2, 50, rotation.head_dim)
     positions, shift = torch.arange(50), torch.full((50,), 13)
-    twice = rotation.turn(rotation.turn(vectors, positions), shift)
+    twice = rotation.rotate(rotation.rotate(vectors, positions), shift)
     # Phases reach 63 radians, and float32 rounds them to 63 * 6e-8.
-    assert_close(twice, rotation.turn(vectors, positions + shift), atol=3e-5, rtol=0)
+    assert_close(twice, rotation.rotate(vectors, positions + shift), atol=3e-5, rtol=0)
 
 
 @pytest.mark.parametrize("rotation", LAYOUTS, ids=repr)
 def test_a_rotation_keeps_norms_and_non_rotary_dimensions(rotation):
     vectors = torch.randn(20, rotation.head_dim)
-    turned = rotation.turn(vectors, torch.arange(20))
+    turned = rotation.rotate(vectors, torch.arange(20))
     assert_close(turned.norm(dim=-1), vectors.norm(dim=-1))
-    assert torch.equal(turned[:, rotation.still], vectors[:, rotation.still])
+    assert torch.equal(turned[:, rotation.non_rotary], vectors[:, rotation.non_rotary])
 
 
 def test_the_layouts_differ_only_in_the_order_of_dimensions():
@@ -51,12 +51,12 @@ def test_the_layouts_differ_only_in_the_order_of_dimensions():
     vectors = torch.randn(8, 6)
     order = torch.tensor([0, 3, 1, 4, 2, 5])
     positions = torch.arange(8)
-    assert_close(half.turn(vectors, positions)[:, order], interleaved.turn(vectors[:, order], positions))
+    assert_close(half.rotate(vectors, positions)[:, order], interleaved.rotate(vectors[:, order], positions))
 
 
 @given(known_layers())
 def test_turn_is_the_rotation_matrix_of_each_position(layer):
-    turned = layer.rotation().turn(layer.contents.float(), torch.arange(layer.tokens))
+    turned = layer.rotation().rotate(layer.contents.float(), torch.arange(layer.tokens))
     assert_close(turned, layer.captured().keys, atol=1e-5, rtol=1e-5)
 
 
@@ -75,7 +75,7 @@ def test_far_positions_are_rotated_with_float32_phases_as_in_models():
     rotation = Rotation.half_split(torch.tensor([0.7]), head_dim=2)
     position = torch.tensor([100_003])
     phase = position.float() * torch.tensor(0.7)
-    assert_close(rotation.turn(torch.tensor([[1.0, 0.0]]), position), torch.stack([phase.cos(), phase.sin()], dim=-1))
+    assert_close(rotation.rotate(torch.tensor([[1.0, 0.0]]), position), torch.stack([phase.cos(), phase.sin()], dim=-1))
 
 
 def test_the_frequency_axis_ends_with_the_non_rotary_dimensions():
@@ -83,5 +83,5 @@ def test_the_frequency_axis_ends_with_the_non_rotary_dimensions():
     assert rotation.head_dim == 7
     assert rotation.frequencies == 3
     assert_close(rotation.all_angles(), torch.tensor([1.0, 0.3, 0.0]))
-    assert list(rotation.still) == [4, 5, 6]
+    assert list(rotation.non_rotary) == [4, 5, 6]
     assert random_layer(planes=2).rotation().frequencies == 2

@@ -50,7 +50,7 @@ def test_the_effect_is_the_variance_of_what_freezing_changes(name: str) -> None:
     trace = ww.capture(model, ids, queries=range(1, TOKENS))
     effect = rotation_effect(trace).effect
     for number, seen in enumerate(trace.attention):
-        for frequency in range(1, len(seen.rotation.turning) + 1):
+        for frequency in range(1, len(seen.rotation.rotating) + 1):
             with ww.gate(model, freeze=[(seen.index, None, frequency)]):
                 frozen = ww.capture(model, ids, queries=range(1, TOKENS))
             expected = torch.zeros(effect[:, 0, :, 0].shape, dtype=torch.float64)

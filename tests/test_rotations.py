@@ -9,12 +9,18 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from transformers.models.llama import modeling_llama
 
 import wherewhat as ww
 from conftest import weights
+from synthetic import random_plan, random_profile
 from tiny import tiny_model
 from wherewhat.errors import BadInput
-from wherewhat.studies.rotations.plan import BASELINES, baseline, most_needed
+from wherewhat.explorer.page import explorer_html
+from wherewhat.prompts.documents import packaged_documents
+from wherewhat.studies.rotations.experiment import experiment, summarise
+from wherewhat.studies.rotations.finetune import finetune
+from wherewhat.studies.rotations.plan import BASELINES, CONTROLS, baseline, most_needed, shuffled
 
 STORIES = "stories260K"
 
@@ -35,7 +41,7 @@ def test_a_plan_that_keeps_everything_changes_nothing() -> None:
     plain = logits(model)
     whole = ww.rotations(model, tokenizer=tokenizer, keep=4, length=[16], samples=1)
     assert not list(whole.frozen())
-    with ww.gate(model, freeze=whole.frozen()):
+    with ww.gate(model, whole):
         assert torch.equal(logits(model), plain)
 
 
@@ -44,10 +50,31 @@ def test_a_plan_that_keeps_nothing_is_nope() -> None:
     """Against the same model with all angles of its rotary module set to zero."""
     model, tokenizer = ww.load(weights(STORIES)), ww.load_tokenizer(weights(STORIES))
     none = ww.rotations(model, tokenizer=tokenizer, keep=0, length=[16], samples=1)
-    with ww.gate(model, freeze=none.frozen()):
+    with ww.gate(model, none):
         frozen = logits(model)
     model.model.rotary_emb.inv_freq.zero_()
     assert torch.allclose(frozen, logits(model), atol=1e-4)
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("budget", ["model", "head"])
+def test_a_plan_is_the_model_with_these_planes_unrotated(budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against Hugging Face's own rotation, skipped in the planes that the plan drops."""
+    model, tokenizer = ww.load(weights(STORIES)), ww.load_tokenizer(weights(STORIES))
+    plan = ww.rotations(model, tokenizer=tokenizer, keep=2, budget=budget, length=[32], samples=1)
+    with ww.gate(model, plan):
+        gated = logits(model)
+    layers = iter(plan.tensors["kept"])  # (key heads, planes), in the order in which layers run
+    rotate = modeling_llama.apply_rotary_pos_emb
+
+    def partly(query: torch.Tensor, key: torch.Tensor, *angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        kept = next(layers).repeat(1, 2)[:, None]  # both dimensions of a plane
+        rotated = rotate(query, key, *angles)
+        shared = kept.repeat_interleave(query.shape[1] // key.shape[1], 0)
+        return torch.where(shared, rotated[0], query), torch.where(kept, rotated[1], key)
+
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", partly)
+    assert torch.allclose(gated, logits(model), atol=1e-4)
 
 
 @pytest.mark.weights
@@ -82,12 +109,15 @@ def test_a_saved_plan_loads_equal(plan: ww.RotationPlan, tmp_path: Path) -> None
 
 @pytest.mark.weights
 def test_the_command(run: Any, tmp_path: Path) -> None:
-    options = ("--keep", 2, "--length", 32, "--samples", 1, "--evaluate", "--draws", 1)
+    options = ("--keep", 2, "--length", 64, "--samples", 1, "--evaluate", "--draws", 1)
     code, out, _ = run("rotations", weights(STORIES), *options, "-o", tmp_path, "--json")
     assert code == 0
     told = json.loads(out)
     assert told["keep"] == 2
-    assert {"plan", *BASELINES} <= told["kl"].keys()
+    for measure in ("kl", "loss", "copy_loss", "binding", "binding_loss"):
+        assert told[measure].keys() == {"none", "plan", *BASELINES, *CONTROLS}
+        assert told["by_length"]["64"][measure] == told[measure]
+    assert sum(told["kept_by_layer"]) == told["kept"] == 40
     assert (tmp_path / "rotations.png").exists()
     code, out, _ = run("rotations", weights(STORIES), *options, "-o", tmp_path)
     assert code == 0
@@ -106,6 +136,85 @@ def test_criteria_keep_what_they_say() -> None:
     assert most_needed(norm, 1, "model").tolist() == [[[yes, no, no, yes], [no] * 4]]
 
 
+def test_scores_are_shuffled_between_heads_that_have_as_many_planes() -> None:
+    scores = torch.arange(24.0).view(2, 3, 4)
+    scores[1, :, 2:] = torch.nan
+    mixed = shuffled(scores, seed=1)
+    assert torch.equal(mixed.isnan(), scores.isnan())
+    assert not torch.equal(mixed.nan_to_num(), scores.nan_to_num())
+    for layer in range(2):
+        assert sorted(mixed[layer].nan_to_num().tolist()) == sorted(scores[layer].nan_to_num().tolist())
+
+
+@pytest.mark.weights
+def test_a_plan_of_another_model_is_refused(plan: ww.RotationPlan) -> None:
+    model = ww.load(weights(STORIES))
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight[0, 0] += 1
+    with pytest.raises(BadInput, match="the plan was made for other weights"), ww.gate(model, plan):
+        pass
+    with ww.gate(model, freeze=plan.frozen()):  # as for a model that was trained further
+        logits(model)
+
+
+@pytest.mark.weights
+def test_losses_are_those_of_the_gated_model(plan: ww.RotationPlan) -> None:
+    """KL and loss of the plan, recomputed from all logits of the documents that follow the calibration text."""
+    model, tokenizer = ww.load(weights(STORIES)), ww.load_tokenizer(weights(STORIES))
+    ids = tokenizer("\n\n".join(packaged_documents().values()), add_special_tokens=False)["input_ids"]
+    kl, loss = [], []
+    for at in range(2):
+        document = torch.tensor([[tokenizer.bos_token_id, *ids[64 + 31 * at : 64 + 31 * (at + 1)]]])
+        with torch.no_grad():
+            own = model(input_ids=document).logits[0, :-1].log_softmax(-1)
+            with ww.gate(model, plan):
+                changed = model(input_ids=document).logits[0, :-1].log_softmax(-1)
+        kl.append((own.exp() * (own - changed)).sum(-1).mean())
+        loss.append(-changed.gather(1, document[0, 1:, None]).mean())
+    told = plan.summary()
+    assert told["kl"]["plan"] == pytest.approx(float(torch.stack(kl).mean()), rel=1e-4)
+    assert told["loss"]["plan"] == pytest.approx(float(torch.stack(loss).mean()), rel=1e-4)
+
+
+@pytest.mark.weights
+def test_a_plan_comes_from_prompts_too() -> None:
+    model, tokenizer = ww.load(weights(STORIES)), ww.load_tokenizer(weights(STORIES))
+    prompts = ww.binding(tokenizer, pairs=4, samples=2)
+    found = ww.rotations(model, prompts, keep=2, tokenizer=tokenizer)
+    assert found.about["lengths"] == sorted({len(prompt.ids) for prompt in prompts})
+    assert (found.planes["effect"] >= 0).all()
+
+
+@pytest.mark.slow
+@pytest.mark.weights
+def test_training_with_a_plan_in_force_keeps_what_it_froze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wherewhat.studies.rotations.finetune.TRAINING", 8)
+    monkeypatch.setattr("wherewhat.studies.rotations.finetune.EVERY", 10)
+    monkeypatch.setattr("wherewhat.studies.rotations.finetune.TOKENS", 64)
+    rows: Any = finetune(str(weights(STORIES)), tmp_path, share=2, steps=20)
+    kl = rows.set_index(["criterion", "step"])["kl"].to_dict()
+    assert kl["all", 0] == pytest.approx(0, abs=1e-6)
+    for criterion in ("plan", "norm", "highest"):
+        assert kl[criterion, 20] < kl[criterion, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.weights
+def test_an_experiment_resumes_and_tells_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wherewhat.studies.rotations.experiment.SETS", 2)
+    monkeypatch.setattr("wherewhat.studies.rotations.experiment.TOKENS", 64)
+    model = str(weights(STORIES))
+    assert experiment(model, tmp_path, lengths=[32], finished=True).empty
+    rows = experiment(model, tmp_path, lengths=[32])
+    cells = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
+    again = experiment(model, tmp_path, lengths=[32], finished=True)
+    pd.testing.assert_frame_equal(again, rows)
+    assert cells == {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
+    table: Any = summarise(rows).query("measure == 'kl' and share == 2")
+    kl = table.set_index("criterion")["value"].to_dict()
+    assert kl["plan"] < min(kl["random"], kl["shuffled heads"])
+
+
 @pytest.mark.weights
 def test_bad_input_is_refused_in_one_line(refuse: Any, tmp_path: Path) -> None:
     refuse("keep must be 0 to 4", "rotations", weights(STORIES), "--keep", 5, "-o", tmp_path)
@@ -113,9 +222,16 @@ def test_bad_input_is_refused_in_one_line(refuse: Any, tmp_path: Path) -> None:
     refuse("reads no text", "rotations", "number", "-o", tmp_path)
     (tmp_path / "short.txt").write_text("Once upon a time.")
     refuse("the text is too short", "rotations", weights(STORIES), "--text", tmp_path / "short.txt", "-o", tmp_path)
+    refuse("a test length needs evaluate", "rotations", weights(STORIES), "--test-length", 64, "-o", tmp_path)
     refuse("the model takes 512 tokens", "rotations", weights(STORIES), "--length", 4096, "-o", tmp_path)
 
 
 def test_a_model_without_rotation_is_refused(stories260k: Any) -> None:
     with pytest.raises((BadInput, ww.NotMeasurable)):
         ww.rotations(tiny_model("bloom"), tokenizer=ww.load_tokenizer(weights(STORIES)), length=[16], samples=1)
+
+
+def test_a_report_needs_the_profile_of_the_model_of_a_plan() -> None:
+    plan = random_plan(random_profile(2, 2, 3, blocks=4))
+    with pytest.raises(BadInput, match="no profile of the model of the plan some is given"):
+        explorer_html([plan])

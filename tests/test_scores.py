@@ -23,7 +23,7 @@ TAUS = [1e-4, 1e-2, float("inf")]
 
 
 def axes(result) -> torch.Tensor:
-    return torch.stack([result.positional, result.symbolic, result.left_out])
+    return torch.stack([result.positional, result.symbolic, result.skipped])
 
 
 @given(known_layers(biased=False), st.sampled_from(TAUS))
@@ -71,9 +71,9 @@ def test_scores_lie_between_zero_and_one_whatever_the_logits(layer, data, tau):
         result = measure(trace, blocks=blocks, tau=tau)
         pairs = (count := len(blocks or range(trace.keys))) * (count - 1) // 2
         for score in (result.positional, result.symbolic):
-            measured = score[result.left_out < pairs]
+            measured = score[result.skipped < pairs]
             assert ((measured >= 0) & (measured <= 1)).all()
-            assert score[result.left_out == pairs].isnan().all()
+            assert score[result.skipped == pairs].isnan().all()
 
 
 @pytest.mark.slow
@@ -83,11 +83,11 @@ def test_scores_equal_those_of_explicit_swaps(layer, data, tau):
     """In float64, where a weight of e^(|d_i - d_j| / tau) is exact for every tau."""
     blocks = data.draw(spans(layer.tokens - 1))
     result = score_blocks(layer.placement(), block_index(blocks, layer.tokens - 1), tau)
-    positional, symbolic, left_out = layer.scores(blocks, tau)
-    seen = left_out < len(blocks) * (len(blocks) - 1) // 2
+    positional, symbolic, skipped = layer.scores(blocks, tau)
+    seen = skipped < len(blocks) * (len(blocks) - 1) // 2
     assert_close(result.positional[seen].double(), positional[seen], atol=2e-6, rtol=0)
     assert_close(result.symbolic[seen].double(), symbolic[seen], atol=2e-6, rtol=0)
-    assert torch.equal(result.left_out, left_out)
+    assert torch.equal(result.skipped, skipped)
 
 
 @pytest.mark.slow
@@ -101,12 +101,12 @@ def test_a_captured_layer_scores_as_with_explicit_swaps(layer, data, tau, withou
         return
     result = ww.score(trace_of(layer), blocks=blocks, tau=tau, without_first=without_first)
     truth = layer.without_first() if without_first else layer
-    positional, symbolic, left_out = truth.scores(kept, tau)
-    seen = left_out < len(kept) * (len(kept) - 1) // 2
+    positional, symbolic, skipped = truth.scores(kept, tau)
+    seen = skipped < len(kept) * (len(kept) - 1) // 2
     tolerance = truth.rounding(tau)
     assert_close(result.positional[:, 0][seen].double(), positional[seen], atol=tolerance, rtol=0)
     assert_close(result.symbolic[:, 0][seen].double(), symbolic[seen], atol=tolerance, rtol=0)
-    assert torch.equal(result.left_out[:, 0], left_out.float())
+    assert torch.equal(result.skipped[:, 0], skipped.float())
 
 
 def test_without_first_removes_key_zero_from_the_softmax_too():
@@ -128,8 +128,8 @@ def test_pairs_outside_the_window_are_skipped_and_counted(width):
     layer = random_layer(tokens=9, kv_heads=2, bias=window(9, width))
     hidden = 8 - width
     result = ww.score(trace_of(layer))
-    assert result.left_out.eq(hidden * (hidden - 1) / 2).all()
-    assert torch.equal(result.left_out[:, 0], layer.scores([(at, at + 1) for at in range(8)], 1e-4)[2].float())
+    assert result.skipped.eq(hidden * (hidden - 1) / 2).all()
+    assert torch.equal(result.skipped[:, 0], layer.scores([(at, at + 1) for at in range(8)], 1e-4)[2].float())
     assert result.positional.isfinite().all()
 
 
@@ -137,7 +137,7 @@ def test_a_head_that_sees_none_of_the_blocks_has_no_score():
     result = ww.score(trace_of(random_layer(tokens=9, bias=window(9, 2))), blocks=[(0, 2), (2, 4), (4, 6)])
     assert result.positional.isnan().all()
     assert result.symbolic.isnan().all()
-    assert result.left_out.eq(3).all()
+    assert result.skipped.eq(3).all()
 
 
 @given(known_layers(), st.data())

@@ -32,8 +32,8 @@ def test_a_head_whose_contents_are_all_equal_is_toeplitz():
     found = ww.spectrum(model, random_prompts(2)).heads
     assert found[["toeplitz", "distance", "position"]].to_numpy() == pytest.approx(1, abs=1e-6)
     assert (found["interaction"] < 1e-6).all()
-    assert np.isinf(found["condition_still"]).all()  # all logits are equal
-    assert (found["effective_rank_still"] < 1.001).all()
+    assert np.isinf(found["condition_unrotated"]).all()  # all logits are equal
+    assert (found["effective_rank_unrotated"] < 1.001).all()
     assert (found["effective_rank"] > 2).all()
 
 
@@ -49,7 +49,7 @@ def test_rows_are_those_of_the_whole_matrix(stories15m):
     assert mine["condition"].to_numpy() == pytest.approx(values[:, 0] / values[:, 47], rel=1e-2)
     shorter = found.spectra.query("layer == 3 and rotation == 'own' and tokens == 32")["norm"].to_numpy()
     assert shorter == pytest.approx(np.linalg.svd(logits[:, :32, :32], compute_uv=False)[:, 0], rel=1e-4)
-    assert set(found.spectra["rotation"]) == {"still", "own", "500"}
+    assert set(found.spectra["rotation"]) == {"unrotated", "own", "500"}
     assert found.spectra["tokens"].unique().tolist() == [8, 16, 32, 59]
 
 
@@ -136,7 +136,7 @@ def test_the_figure_shows_the_tables():
     assert (conditions.collections[0].get_offsets()[:, 1] == found.heads["condition"].to_numpy()).all()
     drawn = {line.get_gid(): line.get_ydata() for line in lengths.lines}
     medians = found.spectra.groupby(["rotation", "tokens"])["condition"].median()
-    assert drawn.keys() == {"still", "own", "100"}
+    assert drawn.keys() == {"unrotated", "own", "100"}
     for name, values in drawn.items():
         assert values.tolist() == medians[name].tolist()
 

@@ -67,7 +67,7 @@ def test_a_head_without_positions_is_all_content_and_alibi_couples_nothing():
     slopes = {"bloom": 2.0 ** -torch.tensor([2, 4, 6, 8]), "smollm3": torch.zeros(4)}  # published, for four heads
     for family, slope in slopes.items():
         trace = ww.capture(tiny.tiny_model(family, 0), ids)
-        still = [layer for layer, at in enumerate(trace.attention) if not at.rotation.turning]
+        still = [layer for layer, at in enumerate(trace.attention) if not at.rotation.rotating]
         assert still
         for layer in still:
             made = two_way(trace.placements(layer).table())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import gguf
 import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -152,3 +153,32 @@ def liven(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
         else:
             weight.copy_(weight * sharp + 0.3 * noise)
     return model
+
+
+def write_gguf(path: Path, model: PreTrainedModel) -> None:
+    """The model as a GGUF file of the same numbers, in the order of dimensions that such files have."""
+    config: Any = model.config
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_license("apache-2.0")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, weight in model.state_dict().items():
+        if name.endswith(("q_proj.weight", "k_proj.weight")):  # pairs of dimensions side by side
+            halves = weight.reshape(-1, 2, config.head_dim // 2, config.hidden_size)
+            weight = halves.transpose(1, 2).reshape(weight.shape)
+        writer.add_tensor(names.get_name(name, (".weight",)), weight.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -14,7 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Checked when no path is given.
 CHECKED = (
-    "src explorer/src tests docs examples bench tools README.md CONTRIBUTING.md CHANGELOG.md Makefile pyproject.toml"
+    "src explorer/src tests docs examples bench tools results/README.md README.md CONTRIBUTING.md CHANGELOG.md "
+    "Makefile pyproject.toml"
 )
 SUFFIXES = {".py", ".pyi", ".md", ".ts", ".js", ".mjs", ".html", ".css", ".toml", ".ipynb", ""}
 SKIPPED = re.compile(
@@ -22,9 +23,10 @@ SKIPPED = re.compile(
 )
 
 COUNTED = """rows? tokens? seeds? prompts? statements? blocks? samples? steps? swaps? draws? one cells? angles? planes?
-scores? heads? layers? models? keys? queries values? numbers? lines? bytes seconds milliseconds ms""".split()
+scores? heads? layers? models? keys? queries values? numbers? lines? panels? bars? dots? bytes
+seconds milliseconds ms""".split()
 PER = """head block prompt layer seed frequency plane model angle statement step place length task run cell pair query
-key token family row line call batch sample position process file shift member""".split()
+key token family row line hop call batch sample position process file shift member""".split()
 # Not "to score a model" or "the token a head attends to": there the first word is a verb, or a verb follows.
 VERB_AFTER = "is|has|had|was|can|may|must|attends|looks|sees|reads|holds|gets|gives|takes|needs"
 A_PER_B = rf"(?<!\bto )(?<!\bcan )(?<!\bnot )\b(?:{'|'.join(COUNTED)}) an? (?:{'|'.join(PER)})\b(?! (?:{VERB_AFTER})\b)"
@@ -32,6 +34,8 @@ A_PER_B = rf"(?<!\bto )(?<!\bcan )(?<!\bnot )\b(?:{'|'.join(COUNTED)}) an? (?:{'
 # Regular expressions, in which a space also matches a line break, and what to write instead.
 DIALECT: dict[str, str] = {
     A_PER_B: "one X per Y",
+    r"\bfrom which on\b": "the first ... after which",
+    r"\b(?:tokens|blocks|heads|rows|steps)_a_(?:block|prompt|layer|head)\b": "x_per_y",
     r"\b(?:goes|go|went|going) on where\b": "resumes",
     r"\b(?:same|the) command goes on\b": "rerun the command to resume",
     r"\bgive the (?:same )?command again\b": "rerun the command",

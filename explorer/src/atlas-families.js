@@ -319,7 +319,7 @@ const FACTS = [
   ["type", (one) => one.model_type],
   ["parameters", (one) => count(one.parameters)],
   ["layers", (one) => one.layers],
-  ["heads per layer (key heads)", (one) => `${one.heads_a_layer} (${one.kv_heads})`],
+  ["heads per layer (key heads)", (one) => `${one.heads_per_layer} (${one.kv_heads})`],
   ["head size", (one) => one.head_size ?? "–"],
   ["RoPE base", (one) => (one.rope_base === null ? "–" : count(one.rope_base))],
   ["prompts", (one) => `${one.prompts} of ${count(one.tokens)} tokens`],

@@ -36,6 +36,8 @@ export function colours() {
       symbolic: steps(interpolateRgb(neutral, what)),
       entropy: steps(interpolateRgb(neutral, read("soft"))),
       use: steps(interpolateRgb(neutral, read("soft"))),
+      kept: steps(interpolateRgb(neutral, where)),
+      effect: steps(interpolateRgb(neutral, read("soft"))),
       ablation: steps(piecewise(interpolateRgb, [read("gain"), neutral, read("loss")])),
     },
   };

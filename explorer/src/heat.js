@@ -14,14 +14,18 @@ const ENDS = {
   positional: ["0", "1 where"],
   symbolic: ["0", "1 what"],
   use: ["unused", "most used"],
+  kept: ["dropped", "kept"],
+  effect: ["no effect", "largest effect"],
 };
 
-/** A heatmap of rows and columns that answers to hover and click. */
-function heatmap({ id, title, hint, name, modes, rows, columns, rowTitle, columnTitle, value, tips, click, now, csv }) {
+/** A heatmap of rows and columns that answers to hover and click; `now` is the marked column, `nowRow` the marked row. */
+export function heatmap(given) {
+  const { id, title, hint, name, modes, rows, columns, rowTitle, columnTitle, value, tips, click, now, csv } = given;
+  const nowRow = given.nowRow ?? (() => -1);
   let mode = modes[0];
   const pick = choices("Colour cells by", modes, mode, (one) => ((mode = one), pick.show(one), draw()));
   const { svg, shown } = figurePanel(id, title, "", {
-    label: `${title}. ${hint("difference")}`,
+    label: `${title}. ${hint(modes[0])}`,
     file: `${name}-${id}`,
     csv,
     tools: [pick.element],
@@ -88,12 +92,15 @@ function heatmap({ id, title, hint, name, modes, rows, columns, rowTitle, column
     const tall = rows.length * size.height;
     layer(layer(svg, "frame"), "chosen")
       .selectAll("rect")
-      .data(column >= 0 ? [column] : [])
+      .data([
+        ...(column >= 0 ? [[column * size.width, 0, size.width, tall]] : []),
+        ...(nowRow() >= 0 ? [[0, nowRow() * size.height, columns.length * size.width, size.height]] : []),
+      ])
       .join("rect")
-      .attr("x", (d) => d * size.width - 1)
-      .attr("y", -1)
-      .attr("width", size.width + 1)
-      .attr("height", tall + 1)
+      .attr("x", (d) => d[0] - 1)
+      .attr("y", (d) => d[1] - 1)
+      .attr("width", (d) => d[2] + 1)
+      .attr("height", (d) => d[3] + 1)
       .attr("rx", 2);
   }
 

@@ -14,6 +14,7 @@ import { accuracy } from "./lengths.js";
 import { plane } from "./plane.js";
 import { prompt } from "./prompt.js";
 import { provenance } from "./provenance.js";
+import { rotationPlan } from "./rotations.js";
 import { Source } from "./source.js";
 import { change, onChange, onLight, readHash, store } from "./store.js";
 import { announce, capital, explainTerms, h, marked, tip } from "./ui.js";
@@ -68,6 +69,7 @@ function viewsOf(source, mixed) {
     depth(source),
     ...optional(source.steps && mixed, stepHeat),
     ...optional(source.frequencies, frequencyHeat),
+    ...optional(source.plan, rotationPlan),
     ...optional(source.prompt, prompt),
     provenance(source),
   ];

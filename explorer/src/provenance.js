@@ -28,8 +28,8 @@ export function provenance(source) {
     ? ` Swaps were sampled: ${about.swaps.run} of ${about.swaps.of} were run; the others carry ${number(about.swaps.unseen_weight)} of the weight.`
     : "";
   const left =
-    about.left_out && (about.left_out.statements || about.left_out.swaps)
-      ? ` Skipped: ${about.left_out.statements} of ${about.left_out.of_statements} statements (different length), ${about.left_out.swaps} of ${about.left_out.of_swaps} swaps (neither block receives attention).`
+    about.skipped && (about.skipped.statements || about.skipped.swaps)
+      ? ` Skipped: ${about.skipped.statements} of ${about.skipped.of_statements} statements (different length), ${about.skipped.swaps} of ${about.skipped.of_swaps} swaps (neither block receives attention).`
       : "";
   const sinks = about.sinks ? ` Attention sinks receive ${number(100 * about.sinks.share, 0)} % of all attention.` : "";
   const right = about.accuracy ? ` Right answers: ${about.accuracy.right} of ${about.accuracy.of}.` : "";
@@ -69,7 +69,7 @@ function sensitivity(table) {
       { "aria-current": at ? null : "true" },
       ...[
         row.blocks,
-        row.tokens_a_block,
+        row.tokens_per_block,
         row.tau,
         number(row.r),
         row.median_positional.map((value) => number(value)).join(" / "),

@@ -141,7 +141,7 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def save_prefixed(result: Result, prefix: str | Path, first: bool = True) -> None:
-    """Write each table of a result to PREFIX-NAME.parquet, the `first` one to PREFIX.parquet; None has no file."""
+    """Write each table to PREFIX-NAME.parquet; with `first`, the first table to PREFIX.parquet. None has no file."""
     for name, path in _prefixed_paths(type(result), prefix, first).items():
         if getattr(result, name) is not None:
             write_table(path, getattr(result, name))

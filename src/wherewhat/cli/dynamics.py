@@ -69,7 +69,7 @@ def dynamics(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="SOURCE...",
+            metavar="SOURCE",
             help="The folder of a training run; or models: folders, .gguf files, owner/name@revision.",
         ),
     ],
@@ -78,13 +78,15 @@ def dynamics(
     ] = None,
     prompts: Annotated[int | None, option("Number of prompts.", "2400 | models: 8")] = None,
     hop_positions: Annotated[
-        bool, flag("--hop-positions", "Training run: also use the tokens hopped to as queries.")
+        bool, flag("--hop-positions", "Training run: also score queries at the intermediate positions of each path.")
     ] = False,
     pairs: Annotated[int, option("Models: statements per binding prompt.")] = 32,
     tau: Annotated[float, option("Temperature of the weights over swaps.")] = 1e-4,
     revisions: Annotated[
         str | None,
-        option("Revisions of one model, by pattern: folders in it, or branches and tags in git or on the hub."),
+        option(
+            "Shell pattern that selects revisions of one model: subfolders, or branches and tags in git or on the hub."
+        ),
     ] = None,
     allow_repeated: Annotated[bool, flag("--allow-repeated", "Accept checkpoints with the same weights.")] = False,
     evict: Annotated[bool, flag("--evict", "Remove each download from the hub after measuring it.")] = False,

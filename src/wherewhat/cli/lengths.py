@@ -32,13 +32,17 @@ def lengths(
     ],
     folder: Annotated[Path | None, output_folder("Folder for tables and figure.", "lengths/MODEL")] = None,
     prompts: Annotated[
-        int | None, option("Sequences per length; of language models: per task, window and run.", "200; 20")
+        int | None, option("Sequences per length; language models: prompts per task, window and run.", "200; 20")
     ] = None,
-    longest: Annotated[int, option("Skip longer lengths of the paper's grid.")] = 5000,
+    longest: Annotated[int, option("Longest sequence, in tokens (language models: symbols).")] = 5000,
     sharpen: Annotated[
-        bool, flag("--sharpen", "Training runs: multiply logits by log n / log 17 at n tokens (no dilution).")
+        bool,
+        flag(
+            "--sharpen",
+            "Training runs, number, letter: multiply logits by log n / log 17 at n tokens, to offset dilution.",
+        ),
     ] = False,
-    runs: Annotated[int | None, option("Language models: runs, with seeds from --seed on.", "5")] = None,
+    runs: Annotated[int | None, option("Language models: number of runs; seeds count up from --seed.", "5")] = None,
     one_message: Annotated[
         bool, flag("--one-message", "Language models: instruction and examples in one message of a chat, as published.")
     ] = False,
@@ -53,7 +57,7 @@ def lengths(
     per_minute: Annotated[float | None, endpoint_option("Maximum number of requests per minute.", "no limit")] = None,
     concurrency: Annotated[int | None, endpoint_option("Requests at a time.", "4")] = None,
     timeout: Annotated[float | None, endpoint_option("Seconds to wait for an answer.", "60")] = None,
-    retries: Annotated[int | None, endpoint_option("Further attempts, after increasing pauses.", "8")] = None,
+    retries: Annotated[int | None, endpoint_option("Retries per request, with increasing pauses.", "8")] = None,
     price_in: Annotated[float | None, endpoint_option("Price of a million tokens read.")] = None,
     price_out: Annotated[float | None, endpoint_option("Price of a million tokens written.")] = None,
     extra: Annotated[
@@ -68,7 +72,7 @@ def lengths(
 ) -> None:
     """Measure how accuracy falls as sequences grow longer.
 
-    Training runs and embedded models: the same paths, with more symbols on their left. Also measures the length at which each head loses the token it looks at, and predicts it from short prompts alone. wherewhat report shows the result as a page.
+    Training runs and embedded models: the same sequences, extended on the left with more symbols. Also measures and predicts the length at which the attention of each head on its token falls to half. wherewhat report shows the result as a page.
 
     Language models: a window of 12 to 300 symbols and a query that names one of them, by its position (number) or by its letter (letter), after an instruction and three worked examples. Every answer is saved as it arrives.
 

@@ -37,6 +37,7 @@ DeviceMap = Annotated[
     ),
 ]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
+Cache = Annotated[bool, typer.Option(help="Convert a .gguf file once, and read the conversion after that.")]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -59,10 +60,14 @@ def output_folder(help: str, default: str | None = None) -> Any:
     return folder_option("-o", "--output", help=help, show_default=default or True)
 
 
-WHERE = "Where cells are computed"
+WHERE = "Parallel execution"
 Jobs = Annotated[
     int,
-    typer.Option(min=1, help="Compute this many cells in parallel, each in its own process.", rich_help_panel=WHERE),
+    typer.Option(
+        min=1,
+        help="Worker processes; each computes one cell (a prompt, checkpoint or ablation) at a time.",
+        rich_help_panel=WHERE,
+    ),
 ]
 Ray = Annotated[
     str | None, typer.Option(help="Compute cells on a Ray cluster: local, auto or host:port.", rich_help_panel=WHERE)
@@ -85,11 +90,12 @@ LOADING: dict[str, tuple[Any, Any]] = {
     "device": (Device, "cpu"),
     "device_map": (DeviceMap, None),
     "trust_remote_code": (TrustRemoteCode, False),
+    "cache": (Cache, True),
 }
 
 
 def model_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --revision, --dtype, --device, --device-map and --trust-remote-code to a command that loads a model.
+    """Add --revision, --dtype, --device, --device-map, --trust-remote-code and --cache to a command that loads a model.
 
     The command receives them as `**loading`, which it passes to the function of the library.
     """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,21 @@ def study(
     if quiet:
         quiet_libraries()
     screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True, markup=False)
-    with stoppable(kept), progress_bar(screen) as progress:
+    with stoppable(kept), progress_bar(screen) as progress, logged(screen.print):
         yield {"progress": progress, "say": screen.print}
+
+
+@contextmanager
+def logged(show: Callable[[str], None]) -> Iterator[None]:
+    """Show what the package logs."""
+    log, handler = logging.getLogger("wherewhat"), logging.Handler()
+    handler.emit = lambda record: show(record.getMessage())
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def standard_output() -> Any:

@@ -13,7 +13,7 @@ from .options import AsJson, Model, Seed, flag, folder_argument, in_cells, model
 from .output import saved, standard_output, study
 
 app = typer.Typer()
-HEADLINES = """model level tau accuracy answer_probability by_position correlation medians sinks left_out swaps
+HEADLINES = """model level tau accuracy answer_probability by_position correlation medians sinks skipped swaps
 sensitivity warnings self_check""".split()
 
 

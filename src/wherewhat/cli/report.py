@@ -18,7 +18,7 @@ app = typer.Typer()
 def report(
     results: Annotated[
         list[Path],
-        folder_argument(metavar="DIR...", help="Folders of profiles, dynamics, runs, lengths, ablations or atlases."),
+        folder_argument(metavar="DIR", help="Folders of profiles, dynamics, runs, lengths, ablations or atlases."),
     ],
     path: Annotated[Path, option("The page to write.", None, "-o", "--output")] = Path("report.html"),
 ) -> None:
@@ -31,7 +31,7 @@ def report(
     [bold]Examples:[/bold]
 
     wherewhat report profiles/smollm2 -o smollm2.html
-    wherewhat report profiles/smollm2 ablation/smollm2
+    wherewhat report profiles/smollm2 ablations/smollm2
     wherewhat report runs/number-0 runs/letter-0 -o film.html
     """
     import wherewhat as ww
@@ -44,7 +44,7 @@ def report(
 def plot(
     results: Annotated[
         list[Path],
-        folder_argument(metavar="DIR...", help="Folder of a profile, dynamics, a run or an atlas; plane: several."),
+        folder_argument(metavar="DIR", help="Folder of a profile, dynamics, a run or an atlas; plane: several."),
     ],
     figure: Annotated[str | None, option("What to draw, see above.", "plane | scores | atlas")] = None,
     path: Annotated[Path | None, option("A .png, .pdf or .svg file.", "FIGURE.png", "-o", "--output")] = None,

@@ -34,7 +34,7 @@ def stretch(
 ) -> None:
     """Predict from short prompts the length at which each head loses the token it attends to most.
 
-    Contents of the prompt are placed at distances that they never had. The model is run on the short prompts only, and at the lengths of --measure to compare prediction and measurement. What deeper layers would make of a longer context does not show in a short prompt, so the first layers are predicted best.
+    The keys of the short prompts are placed at larger distances. The model itself runs only on the short prompts, and at the lengths given by --measure for comparison. A short prompt cannot show how a longer context changes the inputs of deeper layers, so the first layers are predicted best.
 
     [bold]Examples:[/bold]
 

@@ -26,7 +26,7 @@ def verify(
     """Check every theorem numerically, with inputs that show why a pure head must fail.
 
     Heads with hand-set weights solve their tasks in real forward passes.
-    For each impossibility, two inputs with different answers are found between which a pure head cannot distinguish.
+    Each impossibility has two inputs with different answers that a pure head cannot tell apart.
     Exit code 0: all theorems hold; 1: some do not.
 
     [bold]Examples:[/bold]

@@ -62,7 +62,7 @@ def pair_use(trace: Trace) -> Float[Tensor, "B L H F"]:
         rotation, group = layer.rotation, layer.queries.shape[1] // layer.keys.shape[1]
         queries, keys = layer.queries.float(), layer.keys.float().repeat_interleave(group, 1)
         planes = [(part[..., rotation.first], part[..., rotation.second]) for part in (queries, keys)]
-        (qx, qy), (kx, ky) = (tuple(axis[..., rotation.turning] for axis in plane) for plane in planes)
+        (qx, qy), (kx, ky) = (tuple(axis[..., rotation.rotating] for axis in plane) for plane in planes)
         largest = torch.stack([
             (qx[:, :, row, None] * kx[:, :, : at + 1] + qy[:, :, row, None] * ky[:, :, : at + 1]).amax(2)
             for row, at in enumerate(trace.positions)

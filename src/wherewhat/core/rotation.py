@@ -65,29 +65,29 @@ class Rotation:
         return slice(self.start + self.planes, self.stop)
 
     @property
-    def still(self) -> list[int]:
+    def non_rotary(self) -> list[int]:
         """The dimensions that belong to no plane."""
         return [*range(self.start), *range(self.stop, self.head_dim)]
 
     @cached_property
-    def turning(self) -> list[int]:
+    def rotating(self) -> list[int]:
         """The planes with a non-zero angle, fastest first: frequency ID 1 is the first of them."""
         speed = self.angles.abs().tolist()
         return sorted((plane for plane in range(self.planes) if speed[plane] > 0), key=lambda plane: -speed[plane])
 
     @property
-    def rests(self) -> bool:
+    def has_non_rotary(self) -> bool:
         """Whether there are non-rotary dimensions: outside all planes, or in a plane of angle 0."""
-        return self.head_dim > 2 * len(self.turning)
+        return self.head_dim > 2 * len(self.rotating)
 
     @property
     def frequencies(self) -> int:
         """Entries on the F axis: one per rotating plane, and one for all non-rotary dimensions, if there are any."""
-        return len(self.turning) + self.rests
+        return len(self.rotating) + self.has_non_rotary
 
     def all_angles(self) -> Float[Tensor, " G"]:
         """The angle of every entry of the F axis; 0 for the non-rotary dimensions."""
-        moving = self.angles[self.turning].float()
+        moving = self.angles[self.rotating].float()
         return torch.cat([moving, moving.new_zeros(self.frequencies - len(moving))])
 
     def same_as(self, other: Rotation) -> bool:
@@ -103,18 +103,18 @@ class Rotation:
     def wave(self, positions: Int[Tensor, " N"]) -> Float[Tensor, "N G 2"]:
         """(cos, sin) of each entry of the F axis at each position: the position's half of the placement table."""
         phases = self.phases(positions)
-        phases = phases if self._in_order else phases[:, self.turning]
+        phases = phases if self._in_order else phases[:, self.rotating]
         wave = torch.stack([phases.cos(), phases.sin()], dim=-1)
-        resting = wave.new_tensor([1.0, 0.0]).expand(len(positions), int(self.rests), 2)
+        resting = wave.new_tensor([1.0, 0.0]).expand(len(positions), int(self.has_non_rotary), 2)
         return torch.cat([wave, resting], dim=1)
 
-    def turn(
+    def rotate(
         self, vectors: Float[Tensor, "... N D"], positions: Int[Tensor, " N"], back: bool = False
     ) -> Float[Tensor, "... N D"]:
         """Rotate contents to their positions, or, with `back`, rotate keys back into contents.
 
         >>> rotation = Rotation.interleaved(torch.tensor([0.5]), head_dim=2)
-        >>> rotation.turn(torch.tensor([[1.0, 0.0]]), torch.tensor([2]))      # by 1 radian
+        >>> rotation.rotate(torch.tensor([[1.0, 0.0]]), torch.tensor([2]))      # by 1 radian
         tensor([[0.5403, 0.8415]])
         """
         phases = self.phases(positions)
@@ -145,12 +145,12 @@ class Rotation:
         u, v = grouped[..., self.first], grouped[..., self.second]
         re, im = (x * u).addcmul_(y, v), (x * v).addcmul_(y, u, value=-1)
         coupling = query.new_zeros(*re.shape[:-1], self.frequencies, 2)
-        moving = coupling[..., : len(self.turning), :]
+        moving = coupling[..., : len(self.rotating), :]
         if self._in_order:
             moving[..., 0], moving[..., 1] = re, im
         else:
-            moving[..., 0], moving[..., 1] = re[..., self.turning], im[..., self.turning]
-            resting = [plane for plane in range(self.planes) if plane not in set(self.turning)]
+            moving[..., 0], moving[..., 1] = re[..., self.rotating], im[..., self.rotating]
+            resting = [plane for plane in range(self.planes) if plane not in set(self.rotating)]
             coupling[..., -1, 0] += re[..., resting].sum(-1) if resting else 0
         for rest in (slice(0, self.start), slice(self.stop, self.head_dim)):
             if rest.start < rest.stop:
@@ -159,7 +159,7 @@ class Rotation:
 
     @cached_property
     def _in_order(self) -> bool:
-        return self.turning == list(range(self.planes))
+        return self.rotating == list(range(self.planes))
 
     def __repr__(self) -> str:
         if not self.planes:

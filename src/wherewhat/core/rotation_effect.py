@@ -24,7 +24,7 @@ from torch import Tensor
 from ..errors import BadInput, NotMeasurable
 from .trace import AttentionLayer, Trace
 
-ELEMENTS = 2**24  # of attention held at a time: 64 MB
+ELEMENTS = 2**20  # of attention held at a time: 4 MB, so that it stays in the cache
 
 
 class RotationEffect(NamedTuple):
@@ -74,17 +74,23 @@ def layer_effect(layer: AttentionLayer, positions: tuple[int, ...]) -> RotationE
     seeking, sought = _planes(layer, queries), _planes(layer, _back(layer, queries, asked))
     of_query = torch.cat([seeking, seeking - sought], -1)  # B H Q F 4
     of_key = torch.cat([rotated - content, content], -1)  # B K T F 4
+    if layer.softcap is None and layer.sinks is None:  # a constant moves all logits of a query alike: less rounding
+        of_key = of_key - of_key.mean(2, keepdim=True)
     one, other = torch.triu_indices(4, 4, device=keys.device)
-    products = of_key[..., one] * of_key[..., other]  # B K T F 10
     twice = torch.where(one == other, 1.0, 2.0).to(keys)
+    moments = torch.cat([of_key, of_key[..., one] * of_key[..., other]], -1)  # B K T F 14
     total = torch.zeros(len(keys), layer.queries.shape[1], of_key.shape[-2], device=keys.device)
     rows = max(1, ELEMENTS // (layer.queries.shape[0] * layer.queries.shape[1] * tokens))
     for start in range(0, len(positions), rows):
         some = slice(start, start + rows)
-        attention, slope = _attention(layer, queries[:, :, some], keys, asked[some], some)
+        seen = slice(max(positions[some]) + 1)  # later keys are masked
+        attention, slope = _attention(layer, queries[:, :, some], keys[:, :, seen], asked[some], some)
         coefficients = of_query[:, :, some]
-        mean = _mean(attention * slope, of_key, groups)
-        square = _mean(attention * slope.square(), products, groups)
+        if slope is None:
+            mean, square = _mean(attention, moments[:, :, seen], groups).split([4, 10], -1)
+        else:
+            mean = _mean(attention * slope, moments[:, :, seen, :, :4], groups)
+            square = _mean(attention * slope.square(), moments[:, :, seen, :, 4:], groups)
         mean = (coefficients * mean).sum(-1)
         square = (coefficients[..., one] * coefficients[..., other] * twice * square).sum(-1)
         total += (square - mean.square()).clamp(min=0).sum(2)
@@ -94,25 +100,25 @@ def layer_effect(layer: AttentionLayer, positions: tuple[int, ...]) -> RotationE
 
 def _planes(layer: AttentionLayer, vectors: Float[Tensor, "*lead D"]) -> Float[Tensor, "*lead F 2"]:
     """The rotating planes of queries or keys, fastest first."""
-    sides = (vectors[..., side][..., layer.rotation.turning] for side in (layer.rotation.first, layer.rotation.second))
+    sides = (vectors[..., side][..., layer.rotation.rotating] for side in (layer.rotation.first, layer.rotation.second))
     return torch.stack(list(sides), -1)
 
 
 def _back(layer: AttentionLayer, vectors: Tensor, positions: Tensor) -> Tensor:
-    return layer.rotation.turn(vectors, positions, back=True)
+    return layer.rotation.rotate(vectors, positions, back=True)
 
 
 def _attention(
     layer: AttentionLayer, queries: Tensor, keys: Tensor, positions: Tensor, rows: slice
-) -> tuple[Float[Tensor, "B H Q T"], Tensor]:
-    """Attention of some queries, and by how much a soft-capped logit changes with the logit before capping."""
+) -> tuple[Float[Tensor, "B H Q T"], Float[Tensor, "B H Q T"] | None]:
+    """Attention of some queries, and, with soft-capping, the derivative of the capped logit by the logit."""
     logits = (queries.unflatten(1, (keys.shape[1], -1)) @ keys.mT[:, :, None]).flatten(1, 2)
-    slope = torch.ones((), device=keys.device)
+    slope = None
     if layer.softcap is not None:
         capped = (logits / layer.softcap).tanh()
         logits, slope = layer.softcap * capped, 1 - capped.square()
     if layer.bias is not None:
-        logits = logits + layer.bias[:, :, rows].float()
+        logits = logits + layer.bias[:, :, rows, : keys.shape[2]].float()
     unseen = torch.arange(keys.shape[2], device=keys.device) > positions[:, None]
     logits = logits.masked_fill(unseen, -torch.inf)
     if layer.sinks is None:

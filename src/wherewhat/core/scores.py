@@ -33,7 +33,7 @@ class Scores:
 
     positional: Float[Tensor, "*axes"]
     symbolic: Float[Tensor, "*axes"]
-    left_out: Float[Tensor, "*axes"]
+    skipped: Float[Tensor, "*axes"]
 
 
 def score(

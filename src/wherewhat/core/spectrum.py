@@ -163,8 +163,8 @@ class Contents:
             raise BadInput("the queries of all positions are needed: capture them with queries=range(1, tokens)")
         at = torch.arange(1, tokens, device=layer.keys.device)
         group = layer.queries.shape[1] // layer.keys.shape[1]
-        queries = layer.rotation.turn(layer.queries.float() * layer.scaling, at, back=True)
-        keys = layer.rotation.turn(layer.keys[:, :, 1:].float(), at, back=True).repeat_interleave(group, 1)
+        queries = layer.rotation.rotate(layer.queries.float() * layer.scaling, at, back=True)
+        keys = layer.rotation.rotate(layer.keys[:, :, 1:].float(), at, back=True).repeat_interleave(group, 1)
         return Contents(queries.double(), keys.double(), layer.rotation)
 
     def first(self, length: int) -> Contents:
@@ -175,7 +175,7 @@ class Contents:
         """Queries and keys rotated to their positions, as in the model or as RoPE with another base would."""
         rotation = self.rotation if base is None else with_base(self.rotation, base)
         at = torch.arange(1, 1 + self.queries.shape[2], device=self.queries.device)
-        return rotation.turn(self.queries, at), rotation.turn(self.keys, at)
+        return rotation.rotate(self.queries, at), rotation.rotate(self.keys, at)
 
 
 def finite_bias(layer: AttentionLayer) -> Float[Tensor, "#B #H N N"] | None:
@@ -204,7 +204,7 @@ def with_base(rotation: Rotation, base: float) -> Rotation:
     >>> with_base(Rotation.half_split(torch.tensor([1.0, 0.01]), head_dim=4), 100.0).angles
     tensor([1.0000, 0.1000])
     """
-    planes, angles = len(rotation.turning), rotation.angles.clone()
+    planes, angles = len(rotation.rotating), rotation.angles.clone()
     speeds = base ** -(torch.arange(planes, device=angles.device, dtype=torch.float64) / max(1, planes))
-    angles[rotation.turning] = (speeds * angles[rotation.turning].sign()).to(angles)
+    angles[rotation.rotating] = (speeds * angles[rotation.rotating].sign()).to(angles)
     return replace(rotation, angles=angles)

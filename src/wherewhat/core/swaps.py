@@ -33,7 +33,7 @@ FLOOR = -30.0
 class PairScores(NamedTuple):
     positional: Float[Tensor, "*lead"]
     symbolic: Float[Tensor, "*lead"]
-    left_out: Int[Tensor, "*lead"]
+    skipped: Int[Tensor, "*lead"]
 
 
 def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], tau: float) -> PairScores:
@@ -63,9 +63,9 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], tau: float) -
             d = block_attention(some, blocks)
             own = block_log_attention(some, blocks) if logarithmic else _relative(some, blocks, d)
             sums[:, chosen] = _sum_pairs(some, blocks, tau, tile, d, own, partial(sum_tile, workspace))
-    positional, symbolic, weight, left_out = sums.reshape(4, *placement.lead)
+    positional, symbolic, weight, skipped = sums.reshape(4, *placement.lead)
     positional, symbolic = (positional / weight).clamp(0, 1), (symbolic / weight).clamp(0, 1)
-    return PairScores(positional.float(), symbolic.float(), left_out.long())
+    return PairScores(positional.float(), symbolic.float(), skipped.long())
 
 
 def block_attention(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead M"]:
@@ -155,7 +155,7 @@ def _sum_gentle_tile(
     norm.mul_(mine.square()[:, :, None] + theirs.square()[:, None, :]).rsqrt_()
     if placement.windowed:
         dead = norm.isinf()
-        _leave_out(sums, dead, weight, same)
+        _skip(sums, dead, weight, same)
         norm = norm.masked_fill_(dead, 0)
     sums[2] += weight.sum((-1, -2))
     factor = norm.mul_(weight)
@@ -183,7 +183,7 @@ def _sum_steep_tile(
     after = here - there.mT
     if placement.windowed:
         dead = before.isnan() | after.isnan()
-        _leave_out(sums, dead, weight, same)
+        _skip(sums, dead, weight, same)
         before, after = before.nan_to_num_(), after.nan_to_num_()
     sums[2] += weight.sum((-1, -2))
     mine, theirs, stay, come = _unit(before), _unit(-before), _unit(after), _unit(-after)
@@ -196,7 +196,7 @@ def _unit(log_ratio: Tensor) -> Tensor:
     return (-2 * log_ratio).clamp_(min=FLOOR).sigmoid_().sqrt_()
 
 
-def _leave_out(sums: Tensor, dead: Tensor, weight: Tensor, same: bool) -> None:
+def _skip(sums: Tensor, dead: Tensor, weight: Tensor, same: bool) -> None:
     """Set the weight of pairs without mass before or after their swap to zero, and count them."""
     weight.masked_fill_(dead, 0)
     if same:  # no block is paired with itself, and each pair occurs twice

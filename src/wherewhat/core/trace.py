@@ -126,7 +126,7 @@ class Trace:
     @property
     def planes(self) -> int:
         """The largest number of rotating planes of any layer."""
-        return max(len(layer.rotation.turning) for layer in self.attention)
+        return max(len(layer.rotation.rotating) for layer in self.attention)
 
     @property
     def angles(self) -> Float[Tensor, "L F"]:
@@ -136,7 +136,7 @@ class Trace:
     @property
     def frequency_ids(self) -> list[int]:
         """The F axis: 1 is the fastest plane; a final 0 stands for the non-rotary dimensions, if there are any."""
-        resting = any(layer.rotation.rests for layer in self.attention)
+        resting = any(layer.rotation.has_non_rotary for layer in self.attention)
         return [*range(1, self.planes + 1), *([0] if resting else [])]
 
     def at(self, position: int) -> Trace:
@@ -181,9 +181,9 @@ class Trace:
 
     def spread(self, values: Float[Tensor, "*lead F"], layer: AttentionLayer) -> Float[Tensor, "*lead G"]:
         """A layer's values on the F axis of the whole trace; NaN where the layer has no such frequency."""
-        planes = len(layer.rotation.turning)
+        planes = len(layer.rotation.rotating)
         full = values.new_full((*values.shape[:-1], len(self.frequency_ids)), torch.nan)
         full[..., :planes] = values[..., :planes]
-        if layer.rotation.rests:
+        if layer.rotation.has_non_rotary:
             full[..., -1] = values[..., -1]
         return full

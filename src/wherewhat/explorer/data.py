@@ -18,9 +18,11 @@ from ..studies.dynamics.dynamics import GAMMA, Dynamics
 from ..studies.lengths.lengths import Lengths
 from ..studies.lengths.paper import published_accuracy
 from ..studies.profile.result import Profile, dense_frequencies, head_labels, numbered_heads
+from ..studies.rotations.plan import RotationPlan
 from ..tasks.hops import PLACES
 from .data_ablation import effects_data
 from .data_atlas import atlas_data
+from .data_rotations import plan_data
 from .load import Source
 from .sentences import length_sentences, profile_sentences, series_sentences
 
@@ -29,26 +31,30 @@ exclusion_bound positional_without_first symbolic_without_first mean_frequency p
 FREQUENCIES = ("positional", "symbolic", "use_norm", "use_max")
 SERIES = ("positional", "symbolic", "entropy", "mean_frequency")
 REPEATED = ("model", "revision", "architecture", "level", "tau", "settings", "thresholds", "correlation", "medians",
-            "accuracy", "sinks", "left_out", "swaps", "sensitivity", "self_check", "versions")  # fmt: skip
+            "accuracy", "sinks", "skipped", "swaps", "sensitivity", "self_check", "versions")  # fmt: skip
 OPTIONS = ("task", "kind", "template", "pairs", "samples", "width", "level", "swaps", "tau", "dtype", "seed")
 
 
-def source_data(source: Source, name: str, ablation: Ablation | None = None) -> dict[str, Any]:
+def source_data(
+    source: Source, name: str, ablation: Ablation | None = None, plan: RotationPlan | None = None
+) -> dict[str, Any]:
     """Everything that the page shows of a result.
 
     >>> source_data(Profile.load("profiles/smollm2"), "SmolLM2")["type"]             # doctest: +SKIP
     'profile'
     """
     if isinstance(source, Profile):
-        return profile_data(source, name, ablation)
+        return profile_data(source, name, ablation, plan)
     if isinstance(source, Atlas):
         described, arrays = atlas_data(source, name)
         return described | {"arrays": {key: encoded(values) for key, values in arrays.items()}}
     return series_data(source, name) if isinstance(source, Dynamics) else lengths_data(source, name)
 
 
-def profile_data(profile: Profile, name: str, ablation: Ablation | None = None) -> dict[str, Any]:
-    """Heads, frequencies, the table of swaps and the first prompt of a profile, and the effects of ablating heads."""
+def profile_data(
+    profile: Profile, name: str, ablation: Ablation | None = None, plan: RotationPlan | None = None
+) -> dict[str, Any]:
+    """Heads, frequencies, the table of swaps and the first prompt of a profile, effects of ablation, and a plan."""
     about, tensors = profile.about, profile.tensors
     heads = numbered_heads(profile)
     there = ~tensors["block_attention"][0].isnan().all(-1)  # some layers have fewer heads than others
@@ -62,6 +68,7 @@ def profile_data(profile: Profile, name: str, ablation: Ablation | None = None) 
         arrays["mass"] = tensors["log_mass"][there].half().numpy()
     frequencies, dense = dense_frequencies(heads, profile.frequencies)
     effects, changes = effects_data(heads, ablation) if ablation else (None, {})
+    planned, rotations = plan_data(heads, frequencies, plan) if plan and frequencies else (None, {})
     rows = heads.assign(row=arrays["row"]).drop_duplicates("row")
     return {
         "type": "profile",
@@ -73,8 +80,9 @@ def profile_data(profile: Profile, name: str, ablation: Ablation | None = None) 
         "kv_heads": heads["kv_head"].tolist(),
         "thresholds": about["thresholds"],
         "frequencies": frequencies,
-        "arrays": {key: encoded(values) for key, values in (arrays | dense | changes).items()},
+        "arrays": {key: encoded(values) for key, values in (arrays | dense | changes | rotations).items()},
         "effects": effects,
+        "plan": planned,
         "blocks": blocks,
         "table": about["table"],
         "prompt": shown_prompt(prompt) | {"of": len(about["prompts"])},

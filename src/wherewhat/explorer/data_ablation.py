@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import BadInput
+from ..results import Result
 from ..studies.ablation.ablate import Ablation
 from ..studies.ablation.measures import MEASURES
 from ..studies.profile.result import Profile
@@ -22,17 +23,23 @@ def ablations_of(sources: Sequence[Any], ablations: Sequence[Ablation]) -> dict[
     """The ablation of every profile that has one, by the index of the profile among the sources."""
     matched: dict[int, Ablation] = {}
     for ablation in ablations:
-        profiles = [
-            at
-            for at, source in enumerate(sources)
-            if isinstance(source, Profile) and source.about["settings"]["weights"] == ablation.about["weights"]
-        ]
-        if not profiles:
-            raise BadInput(f"no profile of the model of the ablation {ablation.name} is given: add its folder")
+        profiles = profiles_of(sources, ablation, "ablation")
         if single_heads(ablation).empty:
             raise BadInput(f"the ablation {ablation.name} has no single heads: rerun wherewhat ablate with --each-head")
         matched |= dict.fromkeys(profiles, ablation)
     return matched
+
+
+def profiles_of(sources: Sequence[Any], result: Result, what: str) -> list[int]:
+    """The indices among the sources of all profiles of the model of a result; there must be one."""
+    profiles = [
+        at
+        for at, source in enumerate(sources)
+        if isinstance(source, Profile) and source.about["settings"]["weights"] == result.about["weights"]
+    ]
+    if not profiles:
+        raise BadInput(f"no profile of the model of the {what} {result.name} is given: add its folder")
+    return profiles
 
 
 def single_heads(ablation: Ablation) -> pd.DataFrame:

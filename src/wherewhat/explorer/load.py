@@ -12,13 +12,15 @@ from ..studies.atlas.atlas import Atlas
 from ..studies.dynamics.dynamics import Dynamics
 from ..studies.lengths.lengths import Lengths
 from ..studies.profile.result import Profile
+from ..studies.rotations.plan import RotationPlan
 
 Drawable = Profile | Dynamics | Atlas  # what `plot` draws
 Source = Drawable | Lengths  # what the page shows by itself
-Shown = Source | Ablation  # an ablation joins the profile of its model
+Joined = Ablation | RotationPlan  # joins the profile of its model
+Shown = Source | Joined
 # The file that marks a folder as holding each kind of result.
 KINDS: dict[type[Shown], str] = {kind: kind.FILE for kind in (Atlas, Dynamics, Profile, Lengths)}
-KINDS[Ablation] = Ablation.FILE
+KINDS |= {kind: kind.FILE for kind in (Ablation, RotationPlan)}
 
 
 def open_results(
@@ -44,7 +46,7 @@ def load_results(folder: Path) -> list[Shown]:
     if not found and (folder / "run.json").exists():
         raise BadInput(f"{folder}: the checkpoints of this run are not scored yet; run wherewhat dynamics {folder}")
     if not found:
-        raise BadInput(f"{folder}: holds no profile, dynamics, lengths, ablation or atlas")
+        raise BadInput(f"{folder}: holds no profile, dynamics, lengths, ablation, plan of rotations or atlas")
     return found
 
 

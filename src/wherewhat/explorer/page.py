@@ -19,9 +19,11 @@ from ..studies.ablation.ablate import Ablation
 from ..studies.dynamics.dynamics import Dynamics
 from ..studies.profile.compare import compare
 from ..studies.profile.result import Profile
+from ..studies.rotations.plan import RotationPlan
 from .data import names_of, source_data
 from .data_ablation import ablations_of
-from .load import Shown, Source, open_results
+from .data_rotations import plans_of
+from .load import Joined, Shown, Source, open_results
 from .sentences import comparison_sentences, series_comparison
 
 MOST_COMPARED = 8  # profiles of which every pair is compared
@@ -31,20 +33,23 @@ STYLES = ("page.css", "parts.css", "figures.css", "narrow.css")
 
 
 def explorer_html(results: Sequence[Shown], names: Sequence[str] | None = None) -> str:
-    """The page as a string; each ablation is shown with the profile of its model.
+    """The page as a string; each ablation or plan is shown with the profile of its model.
 
-    `names` are the names shown for all results except ablations.
+    `names` are the names shown for all results except ablations and plans.
 
-    >>> page = explorer_html([Profile.load("profiles/smollm2"), Ablation.load("ablation/smollm2")])  # doctest: +SKIP
+    >>> page = explorer_html([Profile.load("profiles/smollm2"), Ablation.load("ablations/smollm2")])  # doctest: +SKIP
     """
-    sources = [result for result in results if not isinstance(result, Ablation)]
+    sources = [result for result in results if not isinstance(result, Joined)]
     if not results:
         raise BadInput("a report needs at least one result")
     ablations = ablations_of(sources, [result for result in results if isinstance(result, Ablation)])
+    plans = plans_of(sources, [result for result in results if isinstance(result, RotationPlan)])
     names = list(names or names_of(sources))
     named = zip(sources, names, strict=True)
     data = {
-        "sources": [source_data(source, name, ablations.get(at)) for at, (source, name) in enumerate(named)],
+        "sources": [
+            source_data(source, name, ablations.get(at), plans.get(at)) for at, (source, name) in enumerate(named)
+        ],
         "comparisons": comparisons(sources, names),
     }
     page = files("wherewhat.explorer").joinpath("static")
@@ -66,21 +71,19 @@ def report(
 ) -> Path:
     """Write one self-contained HTML page on which every head can be explored, and return its path.
 
-    `results` are profiles, dynamics, lengths, ablations and atlases, or folders that hold them, one or several. An
-    ablation is shown with the profile of its model. `names` are the names shown for all results except ablations.
+    `results` are profiles, dynamics, lengths, ablations, plans of rotations and atlases, or folders that hold them, one
+    or several. An ablation or plan is shown with the profile of its model. `names` are the names shown for all results
+    except ablations and plans.
 
-    >>> ww.report(["profiles/smollm2", "ablation/smollm2", "runs/number-0"])           # doctest: +SKIP
+    >>> ww.report(["profiles/smollm2", "ablations/smollm2", "runs/number-0"])           # doctest: +SKIP
     PosixPath('report.html')
     """
     opened = [(result, folder) for held, folder in open_results(results) for result in held]
-    sources = [(result, folder) for result, folder in opened if not isinstance(result, Ablation)]
+    sources = [(result, folder) for result, folder in opened if not isinstance(result, Joined)]
     names = names or names_of([result for result, _ in sources], [folder for _, folder in sources])
     path = Path(path)
     write_atomically(path, explorer_html([result for result, _ in opened], names))
     return path
-
-
-write_report = report  # the name that other commands import
 
 
 def comparisons(sources: Sequence[Source], names: Sequence[str]) -> dict[str, list[str]]:

@@ -167,7 +167,7 @@ class Ensemble:
         layers = []
         for row, angles in enumerate(self.angles.float()):
             rotation = Rotation.interleaved(angles, head_dim=keys.shape[3])
-            rotated = rotation.turn(queries[..., row], places[-1:]), rotation.turn(keys[..., row], places)
+            rotated = rotation.rotate(queries[..., row], places[-1:]), rotation.rotate(keys[..., row], places)
             layers.append(AttentionLayer(row, *rotated, rotation, scaling=1.0))
         last = tokens.shape[1] - 1
         return Trace(tuple(layers), positions=(last,), query=last)

@@ -185,7 +185,7 @@ def _binding_prompt(
         text=text,
         answer=answer,
         target=kept.index(asked) if asked in kept else None,
-        left_out=len(statements) - len(kept),
+        skipped=len(statements) - len(kept),
         choices=len({liked for _, liked in given}),
         labels=tuple(statements[index].strip() for index in kept),
         tokens=token_texts(tokenizer, ids, text, tokens),

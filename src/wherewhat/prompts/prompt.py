@@ -18,7 +18,7 @@ class Prompt:
     """One prompt. The query is the last token; every block has the same number of tokens.
 
     `answer` is the correct next token, `target` the block that contains it, `choices` the number of different answers
-    to guess from (0: any token). `labels` are the texts of the blocks. `left_out` counts statements in the prompt that
+    to guess from (0: any token). `labels` are the texts of the blocks. `skipped` counts statements in the prompt that
     are not swapped because their length in tokens differs. `tokens` and `says` are for display: the text of every token
     and of the answer.
     """
@@ -28,7 +28,7 @@ class Prompt:
     text: str = ""
     answer: int | None = None
     target: int | None = None
-    left_out: int = 0
+    skipped: int = 0
     choices: int = 0
     labels: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()

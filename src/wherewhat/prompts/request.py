@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -93,9 +93,8 @@ def make_prompts(
             return binding(tokenizer, pairs, **chosen, seed=seed)
 
         pairs = task.pairs
-        if pairs is None:  # lengths grow with the number of pairs
-            sizes = range(2, DEFAULT_PAIRS + 1)
-            pairs = max(2, 1 + bisect(sizes, context, key=lambda size: longest(with_pairs(size))))
+        if pairs is None:
+            pairs = pairs_that_fit(with_pairs, context)
         task, prompts = replace(task, pairs=pairs), with_pairs(pairs)
     elif task.form == "repeats":
         prompts = repeats(tokenizer, min(64, context // 2 - 2), **chosen, seed=seed)
@@ -107,6 +106,11 @@ def make_prompts(
         fewer = "; use fewer pairs" if task.form == "binding" else ""
         raise BadInput(f"a prompt has {longest(prompts)} tokens, more than the {context} that the model takes{fewer}")
     return prompts, task
+
+
+def pairs_that_fit(with_pairs: Callable[[int], Sequence[Prompt]], context: int, most: int = DEFAULT_PAIRS) -> int:
+    """The largest number of pairs, at least 2, whose prompts have at most `context` tokens: lengths grow with pairs."""
+    return max(2, 1 + bisect(range(2, most + 1), context, key=lambda size: longest(with_pairs(size))))
 
 
 def longest(prompts: Sequence[Prompt]) -> int:

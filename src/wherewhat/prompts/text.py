@@ -107,9 +107,9 @@ def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -
         blocks = tuple(spans[at] for at in equal_blocks(spans))
         if len(blocks) < 2:
             raise BadInput(f"{path}, line {number}: {len(blocks)} blocks of equal length; at least two are needed")
-        left_out, labels = len(spans) - len(blocks), _decoded(tokenizer, ids, blocks)
+        skipped, labels = len(spans) - len(blocks), _decoded(tokenizer, ids, blocks)
         display = {"tokens": token_texts(tokenizer, ids, text, tokens), "says": str(says or "")}
-        yield Prompt(tuple(ids), blocks, text, answer, left_out=left_out, labels=labels, **display)
+        yield Prompt(tuple(ids), blocks, text, answer, skipped=skipped, labels=labels, **display)
 
 
 def check_spans(spans: Sequence[Span], length: int, what: str) -> None:

@@ -1,1 +1,1 @@
-"""Experiments that a user would name, one file each."""
+"""Studies, one folder per topic."""

@@ -115,7 +115,7 @@ def declared(config: PretrainedConfig, layer: int, length: int, stated: Mapping[
 def rope_settings(config: PretrainedConfig, layer: int, stated: Mapping[str, Any]) -> dict[str, Any] | None:
     """The rotary settings of a layer: None if it is stated to have no rotation, empty if nothing is stated."""
     kind = _kind(config, layer)
-    if _still(config, layer):
+    if _non_rotary(config, layer):
         return None
     if config.model_type in STILL_WHERE_FULL and kind == "full_attention":
         return None if getattr(config, "sliding_window", None) else {}
@@ -224,7 +224,7 @@ def _kind(config: PretrainedConfig, layer: int) -> str | None:
     return kinds[layer] if layer < len(kinds) else None
 
 
-def _still(config: PretrainedConfig, layer: int) -> bool:
+def _non_rotary(config: PretrainedConfig, layer: int) -> bool:
     """Whether a setting states that the layer has no rotation."""
     listed = (getattr(config, name, None) for name in ("no_rope_layers", "layer_rope_theta"))
     return (
@@ -237,9 +237,9 @@ def _still(config: PretrainedConfig, layer: int) -> bool:
 
 def _sizes(config: PretrainedConfig, layer: int) -> tuple[int, int, int]:
     """The head dimension, the index of the first rotary dimension, and the number of dimensions from there on."""
-    if turning := getattr(config, "qk_rope_head_dim", None):
-        still = config.qk_nope_head_dim
-        return still + turning, still, turning
+    if rotary := getattr(config, "qk_rope_head_dim", None):
+        non_rotary = config.qk_nope_head_dim
+        return non_rotary + rotary, non_rotary, rotary
     if getattr(config, "is_heterogeneous", False):
         config = config.per_layer_config[layer]
     names = ("head_dim", "attention_head_dim", "kv_channels")

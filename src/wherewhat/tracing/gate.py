@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,16 +20,26 @@ from ..errors import BadInput, NotMeasurable
 from ..lab.transformer import Attend, Drop, Transformer
 from .hook import as_gated, gating, last_logits_only, quiet_evaluation
 from .interventions import Change, Intervention, Site
-from .self_check import TOKENS, angles_depend_on_length, certify
+from .self_check import TOKENS, angles_depend_on_length, confirmed
 
 # Layer, head, and frequency ID or band; None, or a missing part at the end, stands for all.
 HeadSpec = Sequence[int | str | None]
 _numbers = count(1)
 
 
+@runtime_checkable
+class Plan(Protocol):
+    """Which rotations of a model are dropped, such as `RotationPlan`."""
+
+    def frozen_in(self, model: Any, /) -> Iterable[HeadSpec]:
+        """(layer, head, frequency) of every dropped rotation; a plan that was made for another model is refused."""
+        ...
+
+
 @contextmanager
 def gate(
     model: PreTrainedModel | Transformer,
+    plan: Plan | None = None,
     *,
     keep: Iterable[HeadSpec] = (),
     drop: Iterable[HeadSpec] = (),
@@ -42,7 +52,8 @@ def gate(
     `drop` removes the contribution of a frequency to the attention logits of a head. `keep` drops all other frequencies
     of the heads that it names, and does not change any other head. `freeze` stops the rotation of a frequency, so that
     it no longer carries position. `ablate` sets the output of whole heads to zero or, with `mean_of`, to its mean over
-    these prompts and their positions (or to the result of `mean_outputs` for them).
+    these prompts and their positions (or to the result of `mean_outputs` for them). A `plan` of `ww.rotations` freezes
+    every rotation that it does not keep.
 
     A choice is (layer, head, frequency); None, or a part missing at the end, stands for all of an axis. Layers are
     numbered as in `trace.layers`, heads are query heads, and a frequency is an ID (1 is the fastest, 0 stands for the
@@ -56,6 +67,7 @@ def gate(
     if not isinstance(model, (PreTrainedModel, Transformer)):
         raise BadInput(f"expected a Hugging Face causal language model, got {type(model).__name__}")
     keeper = _keepers.get(model) or Gatekeeper(model)
+    freeze = [*freeze, *(() if plan is None else plan.frozen_in(model))]
     changes = keeper.changes(*(list(some) for some in (keep, drop, freeze, ablate)))
     if mean_of is not None:
         means = keeper.means(mean_of) if isinstance(mean_of, Tensor) else mean_of
@@ -90,7 +102,7 @@ class Gatekeeper:
             ]
         else:
             with as_gated(model):
-                certificate = certify(model, TOKENS + 1)
+                certificate = confirmed(model, TOKENS + 1)
             self.at = {(module, layer): number for number, (module, layer, _) in enumerate(certificate.calls)}
             self.sites = [
                 Site(number if layer is None else layer, heads, where.rotation, where.stretch)

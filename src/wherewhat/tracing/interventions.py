@@ -29,12 +29,12 @@ class Site:
     @property
     def planes(self) -> int:
         """The number of rotary planes."""
-        return len(self.rotation.turning)
+        return len(self.rotation.rotating)
 
     @property
     def frequency_ids(self) -> list[int]:
         """The F axis, as in a trace: 1 is the fastest, a last 0 stands for the non-rotary dimensions."""
-        return [*range(1, self.planes + 1), *([0] if self.rotation.rests else [])]
+        return [*range(1, self.planes + 1), *([0] if self.rotation.has_non_rotary else [])]
 
     def by_dimension(self, chosen: Bool[Tensor, "H F"]) -> Bool[Tensor, "H D"]:
         """A selection of entries of the F axis, as a selection of dimensions of the head.
@@ -44,7 +44,7 @@ class Site:
         tensor([[1, 0, 1, 0, 0]])
         """
         dimensions, entry = range(self.rotation.head_dim), torch.full((self.rotation.head_dim,), self.planes)
-        for frequency, plane in enumerate(self.rotation.turning):
+        for frequency, plane in enumerate(self.rotation.rotating):
             for side in (self.rotation.first, self.rotation.second):
                 entry[dimensions[side][plane]] = frequency
         return chosen[:, entry]
@@ -127,7 +127,7 @@ class Intervention:
         self, vectors: Float[Tensor, "B any N D"], positions: Int[Tensor, "R N"]
     ) -> Float[Tensor, "B any N D"]:
         parts = vectors.float().split(1 if len(positions) > 1 else len(vectors))
-        rotated = [self.rotation.turn(part, row, back=True) for part, row in zip(parts, positions, strict=True)]
+        rotated = [self.rotation.rotate(part, row, back=True) for part, row in zip(parts, positions, strict=True)]
         return torch.cat(rotated).to(vectors)
 
 

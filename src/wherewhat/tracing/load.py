@@ -21,9 +21,11 @@ from ..lab import Transformer, embedded, load_checkpoint
 from ..lab.checkpoint import is_run, read_run
 from ..tasks import TASKS
 from ..words import model_name
+from .gguf_cache import converted, keep_converted
 from .offload import read_device_map
 
 DTYPES = ("float32", "bfloat16", "float16")
+DEFAULTS = ("float32", "cpu", True)  # of the options that load a model, beside None and False
 
 
 class Loading(TypedDict, total=False):
@@ -34,6 +36,7 @@ class Loading(TypedDict, total=False):
     device: str
     device_map: str | None
     trust_remote_code: bool
+    cache: bool
 
 
 AnyModel = PreTrainedModel | Transformer | str | Path
@@ -53,8 +56,9 @@ class OpenedModel:
     def tokenizer(self) -> Any:
         """The tokenizer passed by the user, or the one that comes with the model."""
         if self.given_tokenizer is None:
-            revision, trusted = self.loading.get("revision"), self.loading.get("trust_remote_code", False)
-            return load_tokenizer(self.name, revision=revision, trust_remote_code=trusted)
+            known = ("revision", "trust_remote_code", "cache")
+            given: Any = {name: value for name, value in self.loading.items() if name in known}
+            return load_tokenizer(self.name, **given)
         return self.given_tokenizer
 
     @property
@@ -71,6 +75,8 @@ def open_model(model: AnyModel, tokenizer: Any = None, **loading: Unpack[Loading
     """
     if isinstance(model, (str, Path)):
         if is_lab_model(model):
+            if given := [name for name, value in loading.items() if value not in (None, False, *DEFAULTS)]:
+                raise BadInput(f"{', '.join(given)}: only for language models; {model} is a model of the lab")
             if Path(model).exists():
                 return OpenedModel(load_checkpoint(model), str(model), read_run(model).get("task"))
             return OpenedModel(embedded(str(model)), str(model), str(model))
@@ -97,9 +103,12 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    cache: bool = True,
     **options: Any,
 ) -> PreTrainedModel:
     """Load a causal language model for measuring; code from the hub runs only with `trust_remote_code`.
+
+    With `cache`, a .gguf file is converted once and read from its conversion after that; see `gguf_cache`.
 
     `device_map` spreads a big model over devices with accelerate: "auto", "auto:0=20GB,cpu=50GB" with memory limits, or
     a dictionary with the device of each module. Weights that do not fit, or are placed on "disk", are read from disk
@@ -110,7 +119,12 @@ def load(
     """
     source, found = locate(name, revision)
     check_devices(device, device_map)
-    options |= found | {"dtype": check_dtype(dtype), "trust_remote_code": trust_remote_code}
+    options |= {"dtype": check_dtype(dtype), "trust_remote_code": trust_remote_code}
+    caching = cache and "gguf_file" in found and device_map is None
+    part = str(options["dtype"]).removeprefix("torch.")
+    if caching and (kept := converted(Path(name), part)) is not None:
+        source, found, caching = str(kept), {}, False
+    options |= found
     if device_map is not None:
         options |= read_device_map(device_map) if isinstance(device_map, str) else {"device_map": device_map}
     scratch = None if device_map is None or "offload_folder" in options else TemporaryDirectory(prefix="wherewhat-")
@@ -124,6 +138,12 @@ def load(
     if missing := sorted(report["missing_keys"]):
         # transformers would initialise them at random, and their heads would be scored as if they were trained.
         raise BadInput(f"{name}: {len(missing)} weights are missing, among them {missing[0]}")
+    if "gguf_file" in options:
+        _as_plain(model)
+    if Path(name).suffix == ".gguf":
+        model.config.name_or_path = str(name)  # not the folder of the file or of its conversion
+    if caching:
+        keep_converted(Path(name), part, model.save_pretrained)
     if scratch is not None:
         vars(model)["offload_folder"] = scratch  # lives as long as the model
     if device is not None and device_map is None:
@@ -131,7 +151,17 @@ def load(
     return model.eval()
 
 
-def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
+def _as_plain(model: PreTrainedModel) -> None:
+    """The weights of a .gguf file are dequantised when they are read: the model is a plain one, and can be saved."""
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config  # pyright: ignore[reportAttributeAccessIssue] - only on quantised models
+    for name in ("hf_quantizer", "quantization_method", "is_quantized"):
+        vars(model).pop(name, None)
+
+
+def load_tokenizer(
+    name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False, cache: bool = True
+) -> Any:
     """The tokenizer of a model; for a .gguf file, the one in the same folder, or else the one inside the file.
 
     >>> tokenizer = load_tokenizer("models/SmolLM2.Q4_1.gguf")       # doctest: +SKIP
@@ -139,14 +169,20 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
     source, options = locate(name, revision)
     if "gguf_file" in options and any(Path(source).glob("tokenizer*")):
         del options["gguf_file"]
+    caching = cache and "gguf_file" in options
+    if caching and (kept := converted(Path(name), "tokenizer")) is not None:
+        source, options, caching = str(kept), {}, False
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     except Exception as error:
         if "gguf_file" in options:
             raise BadInput(f"{name}: not readable, maybe truncated or damaged ({_reason(error, options)})") from error
         if Path(source).is_dir() and not any(Path(source).glob("*token*")):
             raise BadInput(f"{name}: the folder holds no tokenizer") from error
         raise BadInput(f"{name}: its tokenizer cannot be loaded ({_reason(error, options)})") from error
+    if caching:
+        keep_converted(Path(name), "tokenizer", tokenizer.save_pretrained)
+    return tokenizer
 
 
 def locate(name: str | Path, revision: str | None = None) -> tuple[str, dict[str, Any]]:

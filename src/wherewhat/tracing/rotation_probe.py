@@ -20,7 +20,7 @@ UNEXPLAINED = {torch.float64: 1e-3, torch.float32: 2e-3, torch.float16: 2e-2, to
 
 
 @dataclass(frozen=True)
-class Turn:
+class ShiftedKeys:
     """The vectors of one layer at the base positions, and at the same positions plus each shift."""
 
     base: Tensor  # V T D
@@ -30,25 +30,25 @@ class Turn:
     def positions(self) -> Tensor:
         return torch.arange(self.base.shape[1], device=self.base.device)
 
-    def divided_by(self, stretch: Tensor) -> Turn:
+    def divided_by(self, stretch: Tensor) -> ShiftedKeys:
         stretch = stretch.to(self.base.device).float()
-        return Turn(self.base / stretch, {shift: moved / stretch for shift, moved in self.moved.items()})
+        return ShiftedKeys(self.base / stretch, {shift: moved / stretch for shift, moved in self.moved.items()})
 
     def unexplained(self, rotation: Rotation) -> float:
         """The residual of the rotation, relative to the vectors' norm; the worst of the shifts."""
-        content = rotation.turn(self.base, self.positions, back=True)
+        content = rotation.rotate(self.base, self.positions, back=True)
         size = self.base.norm()
         return max(
-            float((rotation.turn(content, self.positions + shift) - moved).norm() / size)
+            float((rotation.rotate(content, self.positions + shift) - moved).norm() / size)
             for shift, moved in self.moved.items()
         )
 
     def worst_key(self, rotation: Rotation) -> float:
         """The largest deviation of a single coordinate, relative to the largest coordinate."""
-        content = rotation.turn(self.base, self.positions, back=True)
+        content = rotation.rotate(self.base, self.positions, back=True)
         largest = self.base.abs().max()
         return max(
-            float((rotation.turn(content, self.positions + shift) - moved).abs().max() / largest)
+            float((rotation.rotate(content, self.positions + shift) - moved).abs().max() / largest)
             for shift, moved in self.moved.items()
         )
 
@@ -58,12 +58,12 @@ def shifts_within(context: int, tokens: int) -> list[int]:
     return [shift for shift in (1, 8, 64, 512, 4096) if shift + tokens <= context]
 
 
-def fit_rotation(turn: Turn, hypotheses: list[Tensor], dtype: torch.dtype) -> tuple[Rotation | None, float]:
+def fit_rotation(shifted: ShiftedKeys, hypotheses: list[Tensor], dtype: torch.dtype) -> tuple[Rotation | None, float]:
     """The rotation that explains a measurement, and its residual; None if no rotation does."""
-    head_dim = turn.base.shape[-1]
+    head_dim = shifted.base.shape[-1]
     tolerance = UNEXPLAINED[dtype]
-    still = Rotation.none(head_dim, turn.base.device)
-    best, rest = still, turn.unexplained(still)
+    still = Rotation.none(head_dim, shifted.base.device)
+    best, rest = still, shifted.unexplained(still)
     if rest < tolerance / 10:
         return still, rest
     likely = sorted({len(angles) for angles in hypotheses if 2 * len(angles) <= head_dim})
@@ -72,12 +72,12 @@ def fit_rotation(turn: Turn, hypotheses: list[Tensor], dtype: torch.dtype) -> tu
         for planes in group:
             for start in {0, head_dim - 2 * planes}:
                 for layout in (Rotation.half_split, Rotation.interleaved):
-                    candidate = _fit(turn, layout(torch.zeros(planes, device=turn.base.device), head_dim, start))
-                    unexplained = turn.unexplained(candidate)
+                    candidate = _fit(shifted, layout(torch.zeros(planes, device=shifted.base.device), head_dim, start))
+                    unexplained = shifted.unexplained(candidate)
                     if unexplained < rest / 2:
                         best, rest = candidate, unexplained
         if rest < tolerance:
-            return _settle(turn, best, rest, hypotheses)
+            return _settle(shifted, best, rest, hypotheses)
     return None, rest
 
 
@@ -111,29 +111,29 @@ def _geometric(dimensions: int, base: float = 10_000.0) -> Tensor:
     return base ** (-torch.arange(0, dimensions, 2).float() / dimensions)
 
 
-def _fit(turn: Turn, rotation: Rotation) -> Rotation:
+def _fit(shifted: ShiftedKeys, rotation: Rotation) -> Rotation:
     """The best angles: the phase of each plane at each shift, unwrapped from short shifts to long ones."""
 
     def plane(vectors: Tensor) -> Tensor:
         return torch.complex(vectors[..., rotation.first].double(), vectors[..., rotation.second].double())
 
-    base = plane(turn.base)
-    angles = torch.zeros(rotation.planes, dtype=torch.float64, device=turn.base.device)
-    for shift, moved in sorted(turn.moved.items()):
+    base = plane(shifted.base)
+    angles = torch.zeros(rotation.planes, dtype=torch.float64, device=shifted.base.device)
+    for shift, moved in sorted(shifted.moved.items()):
         phase = (base.conj() * plane(moved)).sum((0, 1)).angle()
         whole = torch.round((angles * shift - phase) / (2 * torch.pi))
         angles = (phase + 2 * torch.pi * whole) / shift
     return replace(rotation, angles=angles)
 
 
-def _settle(turn: Turn, fitted: Rotation, rest: float, hypotheses: list[Tensor]) -> tuple[Rotation, float]:
+def _settle(shifted: ShiftedKeys, fitted: Rotation, rest: float, hypotheses: list[Tensor]) -> tuple[Rotation, float]:
     """The stated angles if the measurement confirms them (they carry more digits), else the measured ones."""
     for stated in hypotheses:
         if len(stated) != fitted.planes:
             continue
         for angles in (stated, -stated):
-            candidate = replace(fitted, angles=angles.to(turn.base.device).float().clone())
-            unexplained = turn.unexplained(candidate)
+            candidate = replace(fitted, angles=angles.to(shifted.base.device).float().clone())
+            unexplained = shifted.unexplained(candidate)
             if unexplained <= 1.5 * rest + 1e-6:
                 return candidate, unexplained
     return fitted, rest

@@ -32,7 +32,7 @@ MODELS: dict[str, tuple[str, str]] = {
     "model_type": ("string", "model type of transformers"),
     "layers": ("int64", "attention layers"),
     "heads": ("int64", "query heads in all layers: rows in heads"),
-    "heads_a_layer": ("int64", "largest number of query heads in a layer"),
+    "heads_per_layer": ("int64", "largest number of query heads in a layer"),
     "kv_heads": ("int64", "largest number of key-value heads in a layer"),
     "head_size": ("Int64", "dimensions of a head, according to the configuration"),
     "rope_base": ("float64", "base of the rotary angles, according to the configuration; missing if layers differ"),
@@ -83,7 +83,7 @@ def model_row(entry: Entry, profile: Profile) -> dict[str, Any]:
         | {"family": entry.family or about["architecture"], "model_type": about["architecture"]}
         | {"weights": settings["weights"], "licence": licence, "licence_from": source}
         | {"layers": heads["layer"].nunique(), "heads": len(heads)}
-        | {"heads_a_layer": heads["head"].max() + 1, "kv_heads": heads["kv_head"].max() + 1}
+        | {"heads_per_layer": heads["head"].max() + 1, "kv_heads": heads["kv_head"].max() + 1}
         | {name: settings[name] for name in ("level", "dtype", "seed")}
         | {"tau": float(settings["tau"]), "task": Path(settings["task"]).name, "pairs": settings.get("pairs")}
         | {"prompts": len(about["prompts"]), "tokens": max(len(prompt["ids"]) for prompt in about["prompts"])}

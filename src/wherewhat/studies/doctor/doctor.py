@@ -109,7 +109,7 @@ def _reach_sentences(measured: list[MeasuredLayer], context: int) -> Iterator[st
     """How far the planes of each kind of layer rotate over the tokens that it can see."""
     groups: dict[str, list[int]] = {}
     for call in measured:
-        angles = call.layer.rotation.angles[call.layer.rotation.turning].abs()
+        angles = call.layer.rotation.angles[call.layer.rotation.rotating].abs()
         if not len(angles):
             continue
         span = call.layer.keys.shape[2] - call.first_seen[-1] if call.first_seen[-1] else context

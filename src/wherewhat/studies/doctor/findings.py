@@ -39,17 +39,17 @@ def rotation_findings(
     rotation: Rotation, config: Declared, reach: int, dtype: torch.dtype, at: str
 ) -> Iterator[Finding]:
     """Whether the layer has a rotation, its dimensions, their pairing, and the angles."""
-    turning = 2 * len(rotation.turning)
-    measured = f"{turning} of {rotation.head_dim}" + (f" from {rotation.start}" if rotation.start else "")
+    rotated = 2 * len(rotation.rotating)
+    measured = f"{rotated} of {rotation.head_dim}" + (f" from {rotation.start}" if rotation.start else "")
     if config.angles is None:
         yield Finding("rotary dimensions", NOT_STATED, measured, NOT_STATED)
     else:
         wanted = 2 * int((config.angles != 0).sum())
         declared = f"{wanted} of {config.head_dim}" + (f" from {config.start}" if wanted and config.start else "")
-        yield _compare("rotary dimensions", declared, measured, _advice_on_dimensions(config, wanted, turning))
-        if wanted != turning:
+        yield _compare("rotary dimensions", declared, measured, _advice_on_dimensions(config, wanted, rotated))
+        if wanted != rotated:
             return
-    if turning:
+    if rotated:
         wrong = (
             f"dimensions are paired {rotation.layout}, but weights of this family are laid out {config.layout}: "
             "position is misread at every length; use the family's own rotation, or permute the rows of the q "
@@ -62,8 +62,8 @@ def rotation_findings(
         yield angles_finding(rotation, config, reach, dtype, at)
 
 
-def _advice_on_dimensions(config: Declared, wanted: int, turning: int) -> str:
-    if not turning:
+def _advice_on_dimensions(config: Declared, wanted: int, rotated: int) -> str:
+    if not rotated:
         return (
             "keys are not rotated although the configuration declares a rotation: the layer cannot distinguish "
             "positions; check whether the rotation is applied there"
@@ -71,7 +71,7 @@ def _advice_on_dimensions(config: Declared, wanted: int, turning: int) -> str:
     if not wanted:
         return "keys are rotated although the configuration declares no rotation; check no_rope_layers and layer_types"
     return (
-        f"{turning} dimensions are rotated, but the configuration declares {wanted} of {config.head_dim}: the partial "
+        f"{rotated} dimensions are rotated, but the configuration declares {wanted} of {config.head_dim}: the partial "
         "rotary factor is not applied as declared; check partial_rotary_factor (rotary_pct, rotary_dim) in the loader"
     )
 

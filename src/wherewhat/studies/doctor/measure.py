@@ -15,7 +15,7 @@ from ...tracing import capture
 from ...tracing.declared import Declared
 from ...tracing.hook import Record, Recorder, recording
 from ...tracing.offload import entry_device
-from ...tracing.rotation_probe import Turn, shifts_within
+from ...tracing.rotation_probe import ShiftedKeys, shifts_within
 from ...tracing.self_check import Certificate, CheckPrompt, contents_changed, make_prompt
 
 # Factors on keys and logits agree within this relative deviation.
@@ -74,9 +74,9 @@ def _query_deviations(
     for record, where in zip(recorder.records, certificate.positions, strict=True):
         # Compare directions only: in some families the length of queries grows with position.
         queries = torch.nn.functional.normalize(record.queries.float(), dim=-1)
-        turn = Turn(queries[0], {shift: queries[1 + at] for at, shift in enumerate(shifts[1:])})
-        rigid = turn.moved and where.stretch is None and not certificate.absolute
-        deviations.append(turn.worst_key(where.rotation) if rigid else None)
+        shifted = ShiftedKeys(queries[0], {shift: queries[1 + at] for at, shift in enumerate(shifts[1:])})
+        rigid = shifted.moved and where.stretch is None and not certificate.absolute
+        deviations.append(shifted.worst_key(where.rotation) if rigid else None)
     return deviations
 
 
@@ -121,8 +121,8 @@ def _common_factor(keys: Tensor, rotation: Rotation, made: list[Tensor], toleran
     """The common factor between the lengths of the keys (K, T, D) and those of a slice of some output."""
     if not rotation.planes:
         return None
-    tokens, size, turning = keys.shape[1], rotation.head_dim, slice(rotation.start, rotation.stop)
-    lengths = keys[..., turning].norm(dim=-1)  # K T
+    tokens, size, rotary = keys.shape[1], rotation.head_dim, slice(rotation.start, rotation.stop)
+    lengths = keys[..., rotary].norm(dim=-1)  # K T
     parts: list[Tensor] = []
     for output in made:
         rows = output[0] if output.shape[1] >= tokens else output[0].transpose(0, 1)
@@ -130,7 +130,7 @@ def _common_factor(keys: Tensor, rotation: Rotation, made: list[Tensor], toleran
             continue
         rows = rows[:tokens].flatten(1)
         if rows.shape[1] % size == 0:
-            parts.append(rows.unflatten(1, (-1, size))[..., turning].norm(dim=-1))
+            parts.append(rows.unflatten(1, (-1, size))[..., rotary].norm(dim=-1))
         if rows.shape[1] >= 2 * rotation.planes:
             parts.append(rows[:, -2 * rotation.planes :].norm(dim=-1, keepdim=True))
     if not parts:

@@ -84,7 +84,7 @@ def dynamics(
         return measure_series(series, views, folder, about=about, **settings)
 
     if hop_positions:
-        raise BadInput(f"hop_positions is for a training run, and {', '.join(names)} is none")
+        raise BadInput(f"hop_positions applies only to a training run; {', '.join(names)} is not one")
     options = {"trust_remote_code": trust_remote_code, "dtype": dtype, "device": device, "device_map": device_map}
     about = {"task": "binding", "seed": seed, "pairs": pairs, "models": names, "dtype": dtype}
     cache = f"{Path(folder or '.').absolute()}" if evict else None

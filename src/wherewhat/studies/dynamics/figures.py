@@ -24,7 +24,7 @@ MARKS = "osD^v<>P"
 
 
 def scores(watched: Dynamics) -> Figure:
-    """Both scores of every head over training, a panel a layer, with its entropy and the step when it became pure."""
+    """Scores and entropy of every head over training, one panel per layer, and the step at which it became pure."""
     heads: Any = from_the_end(watched)
     layers = heads["layer"].unique()
     columns = min(4, len(layers))

@@ -1,4 +1,4 @@
-"""What became of every head in a series of checkpoints."""
+"""The result of `ww.dynamics`: scores of every head at every checkpoint."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def show_dynamics(watched: Dynamics, console: Console) -> None:
     points = list(zip(labels, last["positional"], last["symbolic"], strict=True))
     console.print(Padding(plane(points), (1, 2)))
     console.print(
-        ("o head" if deep else "Each head stands at the number of its layer (a: 10, b: 11, ...)") + ", * several. Pure "
-        "since: the step from which on it has at least 0.9 on one axis and at most 0.1 on the other."
+        ("o: one head" if deep else "Each head is drawn as the number of its layer (a: 10, b: 11, ...)")
+        + ", *: several heads. Pure since: the first step after which one score stays >= 0.9 and the other <= 0.1."
     )
     console.print(Padding(_heads(last, watched.purity), (1, 2)))
     if len(watched.accuracy):

@@ -45,7 +45,7 @@ class Pace:
         self._gap = 60 / per_minute if per_minute else 0.0
         self._next, self._lock, self._stopped = 0.0, Lock(), Event()
 
-    def turn(self) -> None:
+    def wait(self) -> None:
         with self._lock:
             mine = max(time.monotonic(), self._next)
             self._next = mine + self._gap
@@ -127,7 +127,7 @@ class Endpoint:
     def _reply(self, client: httpx2.Client, pace: Pace, question: Question) -> Reply:
         failed = 0
         while question.window < self._unfit.get(question.task, math.inf):
-            pace.turn()
+            pace.wait()
             sent = self._settings
             body = {"model": self.model, "messages": question.messages, **sent, **self.extra}
             try:

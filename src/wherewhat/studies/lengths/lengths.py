@@ -13,7 +13,7 @@ from ...errors import BadInput
 from ...lab import Transformer
 from ...results import Progress, Say, ignore_progress, ignore_sentence, versions
 from ...tracing.fingerprint import dtype_name
-from ...tracing.load import AnyModel, Loading, is_lab_model, load_tokenizer, open_model
+from ...tracing.load import AnyModel, Loading, OpenedModel, is_lab_model, open_model
 from .answers import Answerer
 from .figures import save_figure
 from .hop_lengths import GRID, PROMPTS, Lengths, measure_lengths
@@ -149,8 +149,7 @@ def _local_model(model: Any, tokenizer: Any, loading: Loading) -> tuple[LocalMod
         if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
             raise BadInput(f"{model}: holds neither a training run (run.json) nor a language model (config.json)")
         if tokenizer is None:  # takes less time to fail than the model
-            own = {"revision": loading.get("revision"), "trust_remote_code": loading.get("trust_remote_code", False)}
-            tokenizer = load_tokenizer(model, **own)
+            tokenizer = OpenedModel(None, str(model), loading=loading).tokenizer
     opened = open_model(model, tokenizer, **loading)
     answerer = LocalModel(opened.model, opened.tokenizer)
     about = {"model": opened.name, "revision": loading.get("revision"), "weights": answerer.weights}

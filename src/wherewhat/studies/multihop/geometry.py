@@ -104,8 +104,8 @@ def contents_on_planes(layer: AttentionLayer) -> tuple[Complex[Tensor, "B H P"],
     rotation, places = layer.rotation, torch.arange(layer.keys.shape[2], device=layer.keys.device)
 
     def planes(vectors: Float[Tensor, "B H N D"], at: Int[Tensor, " N"]) -> Complex[Tensor, "B H N P"]:
-        back = rotation.turn(vectors.float(), at, back=True)
-        return torch.complex(back[..., rotation.first], back[..., rotation.second])[..., rotation.turning]
+        back = rotation.rotate(vectors.float(), at, back=True)
+        return torch.complex(back[..., rotation.first], back[..., rotation.second])[..., rotation.rotating]
 
     return planes(layer.queries[:, :, -1:], places[-1:])[:, :, 0], planes(layer.keys, places)
 

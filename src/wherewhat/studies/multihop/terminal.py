@@ -44,9 +44,9 @@ def show_multihop(made: MultihopResults, console: Console) -> None:
     shown |= {"last_later": "later", "lost_zero_1": "lost, 1", "lost_zero_4": "lost, 4"}
     console.print(Padding(_table(_first_run(made.roles).filter(shown).rename(columns=shown)), (0, 2, 1, 2)))
     console.print(
-        "The mean frequency ID (table 1: weighted by the softmax over all pairs; linear: from the last query); of the "
-        "plane used most how far keys point one way, the turn of the queries for each further step, in angles of the "
-        "plane, and how far they keep to it."
+        "Mean frequency ID (table 1: softmax over all pairs; linear: from the last query); for the most "
+        "used plane: alignment of the keys, rotation of the queries per step of distance (in units of the plane's "
+        "angle), and how closely the queries follow it."
     )
     shown = {"task": "task", "layer": "layer", "softmax_mean_frequency": "mean ID, table 1", "mean_frequency": "linear"}
     shown |= {"frequency": "most used", "concentration": "keys aligned", "slope": "slope", "fan": "fan"}

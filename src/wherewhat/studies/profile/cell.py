@@ -77,7 +77,7 @@ def measure_keys(model: PreTrainedModel, cell: PromptCell, _: Within = ignore_pr
         "symbolic": heads.symbolic[0],
         "positional_without_first": blind[0],
         "symbolic_without_first": blind[1],
-        "left_out": heads.left_out[0],
+        "skipped": heads.skipped[0],
         "entropy": entropy(trace)[0],
         "variance": bounds.variance[0],
         "exclusion_bound": bounds.bound[0],
@@ -123,7 +123,7 @@ def measure_whole(model: PreTrainedModel, cell: PromptCell, within: Within = ign
         "symbolic_high": scores.symbolic_high,
         "positional_without_first": absent,
         "symbolic_without_first": absent.clone(),
-        "left_out": scores.left_out,
+        "skipped": scores.skipped,
         "unseen": scores.unseen,
         "swaps": torch.tensor([scores.swaps, scores.possible]).float(),
         "entropy": scores.entropy,
@@ -253,7 +253,7 @@ def measure_signature(model: PreTrainedModel, cell: SignatureCell) -> dict[str, 
 
 
 def _stacked(scores: Scores) -> Float[Tensor, "3 L H"]:
-    return torch.stack([scores.positional[0], scores.symbolic[0], scores.left_out[0]])
+    return torch.stack([scores.positional[0], scores.symbolic[0], scores.skipped[0]])
 
 
 def _stacked_layers(trace: Trace, of_layer: Callable[[int], Tensor]) -> Float[Tensor, "L H *rest"]:

@@ -81,7 +81,7 @@ def heatmaps(profile: Profile) -> Figure:
 
 def frequencies(profile: Profile) -> Figure:
     """Median and interquartile range of each frequency's score over all heads; below, how much heads use it."""
-    table = turning(profile)
+    table = rotary_rows(profile)
     figure = new_figure(5.6, 3.8)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     _medians(upper, table, "frequency", profile.name)
@@ -105,7 +105,7 @@ def layers(profile: Profile) -> Figure:
 
 def use(profile: Profile) -> Figure:
     """How the heads of each layer distribute their use over the frequencies, and their mean frequency."""
-    table = turning(profile)
+    table = rotary_rows(profile)
     strongest = table.assign(use=table["use_max"].clip(lower=0)).pivot_table(
         index="layer", columns="frequency", values="use"
     )
@@ -131,7 +131,7 @@ def use(profile: Profile) -> Figure:
     return figure
 
 
-def turning(profile: Profile) -> Any:
+def rotary_rows(profile: Profile) -> Any:
     """The rows of the rotary frequencies; a profile without any is refused."""
     table: Any = profile.frequencies
     table = table[table["frequency"] > 0]

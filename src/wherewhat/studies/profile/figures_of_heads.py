@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from ...display.style import INK, LOOKS, NEITHER, TIME, WHAT, WHERE, name_figure, new_figure
 from ...errors import BadInput
 from ..sweep.figures import PLACE
-from .figures import mark_kinds, turning
+from .figures import mark_kinds, rotary_rows
 from .projection import Projection
 from .result import Profile, dense_frequencies, head_labels, numbered_heads
 
@@ -224,7 +224,7 @@ def choose(profile: Profile, choice: ChosenHead) -> list[int]:
 
 def by_frequency(profile: Profile) -> tuple[list[int], dict[str, Float[np.ndarray, "H F"]]]:
     """The rotary frequencies, fastest first, and the scores and use of every head at each of them."""
-    ids, dense = dense_frequencies(numbered_heads(profile), turning(profile))
+    ids, dense = dense_frequencies(numbered_heads(profile), rotary_rows(profile))
     return ids or [], {name.removeprefix("frequency_"): values for name, values in dense.items()}
 
 

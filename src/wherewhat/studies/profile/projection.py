@@ -10,12 +10,11 @@ from jaxtyping import Float
 
 from ...core.trace import Trace
 from ...errors import BadInput
-from ...lab import Transformer, embedded
+from ...lab import Transformer
 from ...lab.gptj import to_gptj
-from ...tasks import TASKS
 from ...tracing import capture
 from ...tracing.fingerprint import model_hash
-from ...tracing.load import open_model
+from ...tracing.load import Loading, is_lab_model, open_model
 from .profile import Profile
 
 
@@ -41,10 +40,9 @@ def project_profile(profile: Profile, layer: int, head: int, frequency: int) -> 
     >>> project_profile(Profile.load("profiles/smollm2"), layer=12, head=3, frequency=20)        # doctest: +SKIP
     """
     about, name = profile.about, profile.about["model"]
-    if name in TASKS:  # an embedded model, even where a folder has the same name
-        model = embedded(name)
-    else:
-        model = open_model(name, dtype=about["settings"]["dtype"], revision=about.get("revision")).model
+    lab = is_lab_model(name)
+    loading: Loading = {} if lab else {"dtype": about["settings"]["dtype"], "revision": about.get("revision")}
+    model = open_model(name, **loading).model
     if isinstance(model, Transformer):
         model = to_gptj(model)
     if model_hash(model) != about["settings"]["weights"]:
@@ -66,9 +64,9 @@ def project(trace: Trace, layer: int, head: int, frequency: int, model: str = ""
     heads, rotation = seen.queries.shape[1], seen.rotation
     if not 0 <= head < heads:
         raise BadInput(f"head {head}: layer {layer} has {heads} heads, counted from 0")
-    if not 1 <= frequency <= len(rotation.turning):
-        raise BadInput(f"frequency {frequency}: layer {layer} has IDs 1 to {len(rotation.turning)}")
-    plane = rotation.turning[frequency - 1]
+    if not 1 <= frequency <= len(rotation.rotating):
+        raise BadInput(f"frequency {frequency}: layer {layer} has IDs 1 to {len(rotation.rotating)}")
+    plane = rotation.rotating[frequency - 1]
     places = torch.arange(trace.query + 1, device=seen.keys.device)
     keys = seen.keys[0, head * seen.keys.shape[1] // heads, : trace.query + 1].float()
     query = seen.queries[0, head, trace.positions.index(trace.query)][None].float()
@@ -80,8 +78,8 @@ def project(trace: Trace, layer: int, head: int, frequency: int, model: str = ""
     return Projection(
         model, layer, head, frequency, float(rotation.angles[plane]),
         keys=on_plane(keys),
-        contents=on_plane(rotation.turn(keys, places, back=True)),
+        contents=on_plane(rotation.rotate(keys, places, back=True)),
         query=on_plane(query)[0],
-        query_content=on_plane(rotation.turn(query, places[-1:], back=True))[0],
+        query_content=on_plane(rotation.rotate(query, places[-1:], back=True))[0],
         attention=trace.attention_rows(number)[0, head].cpu().numpy(),
     )  # fmt: skip

@@ -58,7 +58,7 @@ CONFIDENCE = 0.95
 class PromptScores:
     """Scores of one prompt at level "prompt", with 95 % intervals if not all swaps were run.
 
-    `swaps` of `possible` were run. `left_out` counts those without attention on the pair: before the swap among all,
+    `swaps` of `possible` were run. `skipped` counts those without attention on the pair: before the swap among all,
     after it among those run. `unseen` is the weight of the swaps that were not run, `effective` the number of equally
     weighted swaps on which the scores rest. `attention` is the mean attention of each block and `entropy` that of the
     row, both before any swap; `output` holds the logits after the last token. `check` adds "prefix" to the deviations
@@ -72,7 +72,7 @@ class PromptScores:
     symbolic: Float[Tensor, "L H"]
     symbolic_low: Float[Tensor, "L H"]
     symbolic_high: Float[Tensor, "L H"]
-    left_out: Float[Tensor, "L H"]
+    skipped: Float[Tensor, "L H"]
     unseen: Float[Tensor, "L H"]
     effective: Float[Tensor, "L H"]
     entropy: Float[Tensor, "L H"]
@@ -131,7 +131,7 @@ def score_prompt(
     assert trace.output is not None
     return PromptScores(
         *(part for one in (0, 1) for part in (value[one], low[one], high[one])),
-        left_out=(mute * (mute - 1) // 2 + late).float().masked_fill(log_d[..., 0].isnan(), torch.nan),
+        skipped=(mute * (mute - 1) // 2 + late).float().masked_fill(log_d[..., 0].isnan(), torch.nan),
         unseen=unseen,
         effective=effective,
         entropy=_stacked([entropy(placement) for placement in placements(trace)])[0],

@@ -28,7 +28,7 @@ def summarise(results: Measured, prompts: Sequence[Prompt], tau: float, seed: in
         **plane_numbers(scores, seed),
         **answers(results, prompts),
         "sinks": sinks(results, prompts),
-        "left_out": left_out(results, prompts),
+        "skipped": skipped(results, prompts),
         "swaps": swaps(results),
         "sensitivity": sensitivity(results, prompts, tau),
     }
@@ -60,7 +60,7 @@ def sensitivity(results: Measured, prompts: Sequence[Prompt], tau: float) -> lis
 
     The first row is the profile itself. Cuts that some prompt does not allow are absent; level prompt has none.
     """
-    own = torch.stack([stacked(results, name) for name in (*AXES, "left_out")], 1)
+    own = torch.stack([stacked(results, name) for name in (*AXES, "skipped")], 1)
     cuts = [other_blocks(prompt.blocks) for prompt in prompts]
     blocks = [prompt.blocks for prompt in prompts]
     rows = [(tau, "as given", blocks, own)]
@@ -81,7 +81,7 @@ def sensitivity(results: Measured, prompts: Sequence[Prompt], tau: float) -> lis
         seen = ~mean.isnan().any(0)
         table.append(
             {"tau": plain(temperature), "blocks": name}
-            | {"tokens_a_block": spans[0][0][1] - spans[0][0][0], "blocks_a_prompt": len(spans[0])}
+            | {"tokens_per_block": spans[0][0][1] - spans[0][0][0], "blocks_per_prompt": len(spans[0])}
             | {"r": plain(pearson(*mean[:, seen])[0])}
             | {f"median_{axis}": [plain(half) for half in halves] for axis, halves in zip(AXES, medians, strict=True)}
             | {"left_out_swaps": int(values[:, 2].nansum())}
@@ -147,13 +147,13 @@ def sinks(results: Measured, prompts: Sequence[Prompt]) -> dict[str, float]:
     return {"share": sum(shares) / len(shares), "largest_in_a_block": inside.max().item()}
 
 
-def left_out(results: Measured, prompts: Sequence[Prompt]) -> dict[str, int]:
+def skipped(results: Measured, prompts: Sequence[Prompt]) -> dict[str, int]:
     """Statements skipped because their length differs, and swaps skipped because neither block receives attention."""
-    heads = int(results[0]["left_out"].isfinite().sum())
+    heads = int(results[0]["skipped"].isfinite().sum())
     return {
-        "statements": sum(prompt.left_out for prompt in prompts),
-        "of_statements": sum(len(prompt.blocks) + prompt.left_out for prompt in prompts),
-        "swaps": int(stacked(results, "left_out").nansum()),
+        "statements": sum(prompt.skipped for prompt in prompts),
+        "of_statements": sum(len(prompt.blocks) + prompt.skipped for prompt in prompts),
+        "swaps": int(stacked(results, "skipped").nansum()),
         "of_swaps": sum(math.comb(len(prompt.blocks), 2) * heads for prompt in prompts),
     }
 

@@ -113,15 +113,15 @@ def show_profile(profile: Profile, console: Console) -> None:
     console.print(Padding(_medians(about), (1, 2)))
     if about["accuracy"] is not None:
         console.print(_answers(about))
-    sinks, left_out = about["sinks"], about["left_out"]
+    sinks, skipped = about["sinks"], about["skipped"]
     drawn = (
         f"Sinks receive {sinks['share']:.0%} of all attention" if sinks["share"] else "No token is an attention sink"
     )
     console.print(f"{drawn}; the most attended position inside a block {sinks['largest_in_a_block']:.1%}.")
-    if left_out["statements"] or left_out["swaps"]:
+    if skipped["statements"] or skipped["swaps"]:
         console.print(
-            f"Skipped: {left_out['statements']} of {count(left_out['of_statements'], 'statement')} (length differs), "
-            f"{left_out['swaps']} of {count(left_out['of_swaps'], 'swap')} (neither block receives attention)."
+            f"Skipped: {skipped['statements']} of {count(skipped['of_statements'], 'statement')} (length differs), "
+            f"{skipped['swaps']} of {count(skipped['of_swaps'], 'swap')} (neither block receives attention)."
         )
     if swaps := about["swaps"]:
         console.print(
@@ -159,7 +159,7 @@ def _medians(about: dict[str, Any]) -> Table:
     for at, row in enumerate(about["sensitivity"]):
         halves = (" / ".join(map(number, row[f"median_{axis}"])) for axis in ("positional", "symbolic"))
         table.add_row(
-            row["blocks"], str(row["tokens_a_block"]), str(row["tau"]), number(row["r"]), *halves,
+            row["blocks"], str(row["tokens_per_block"]), str(row["tau"]), number(row["r"]), *halves,
             style="bold" if at == 0 else None,
         )  # fmt: skip
     return table

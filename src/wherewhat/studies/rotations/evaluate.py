@@ -2,78 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+from ...prompts import Prompt, binding, repeats
+from ...prompts.binding import MOST_PAIRS
+from ...prompts.request import longest, pairs_that_fit
 from ...tracing.gate import gate
 from ...tracing.hook import quiet_evaluation
-from ..ablation.measures import Behaviour
-from ..stats import interval, resamples
+from ...tracing.offload import entry_device
+from ..ablation.measures import answers
 from .plan import Kept, frozen
 
-CHUNK = 256  # positions whose probabilities are compared at a time
+MEASURES = {  # by column of the tables: in words
+    "kl": "KL",
+    "loss": "loss",
+    "copy_loss": "copy loss",
+    "binding_loss": "binding loss",
+    "binding": "binding",
+}
+POSITIONS = 512  # at which next-token distributions are compared in one pass, evenly spaced
 
 
-def evaluate(
-    model: Any,
-    plans: Mapping[tuple[str, int], Kept],
-    layers: list[int],
-    groups: list[int],
-    documents: Mapping[int, Sequence[Int[Tensor, " T"]]],
-    behaviour: Behaviour | None = None,
-    seed: int = 0,
-    progress: Callable[[float], None] = lambda done: None,
-) -> pd.DataFrame:
-    """One row per plan (criterion and draw), length and measure, with 95 % intervals over documents or prompts.
+@dataclass(frozen=True)
+class Material:
+    """What a model is tested on at one length: documents, random tokens repeated once, lists with a question."""
 
-    `documents` are token ids by length. KL is that of the unmodified model's next-token distribution to the modified
-    one's, in nats per token, a mean over positions.
+    documents: Int[Tensor, "B T"] | None = None
+    copies: Int[Tensor, "B T"] | None = None
+    asked: tuple[Prompt, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        parts = [None if one is None else one.tolist() for one in (self.documents, self.copies)]
+        return hashlib.sha256(repr((parts, [(one.ids, one.answer) for one in self.asked])).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class TrialCell:
+    """Some plans on one material; both are named by their digests."""
+
+    weights: str
+    dtype: str
+    material: str
+    plans: str
+    version: int = 1
+
+
+def tasks(tokenizer: Any, length: int, samples: int, seed: int) -> Material:
+    """Random tokens and their copy, together `length` tokens, and lists of as many pairs as fit into them."""
+    repeated = repeats(tokenizer, (length - 2) // 2, samples, seed)
+    copies = torch.tensor([[*prompt.ids, prompt.answer] for prompt in repeated])
+
+    def lists(pairs: int) -> list[Prompt]:
+        return binding(tokenizer, pairs, samples, seed)
+
+    asked = lists(pairs_that_fit(lists, length, min(MOST_PAIRS, max(2, length // 3))))  # 3 tokens per pair or more
+    return Material(copies=copies, asked=tuple(asked) if longest(asked) <= length else ())
+
+
+def digest_of_plans(plans: Sequence[Kept]) -> str:
+    return hashlib.sha256(b"".join(plan.numpy().tobytes() for plan in plans)).hexdigest()
+
+
+def measure_plans(
+    model: Any, material: Material, plans: Sequence[Kept], layers: list[int], groups: list[int]
+) -> dict[str, Float[Tensor, "P units"]]:
+    """Every measure of the unmodified model, first, and under every plan, for each document, sequence or prompt.
+
+    KL is that of the unmodified model's next-token distribution to the modified one's, in nats per token.
     """
-    values: dict[tuple[str, int, int, str], list[float]] = {}
-    plain = (("none", 0), None)
-    total = sum(map(len, documents.values())) + (behaviour is not None)
-    for number, (length, ids) in enumerate((length, one) for length, some in documents.items() for one in some):
-        own = log_probabilities(model, ids)
-        for (name, draw), kept in (plain, *plans.items()):
-            if kept is None:
-                kl, loss = 0.0, next_token_loss(own, ids)
-            else:
-                with gate(model, freeze=frozen(kept, layers, groups)):
-                    changed = log_probabilities(model, ids)
-                kl, loss = divergence(own, changed), next_token_loss(changed, ids)
-            values.setdefault((name, draw, length, "kl"), []).append(kl)
-            values.setdefault((name, draw, length, "loss"), []).append(loss)
-        progress((number + 1) / total)
-    if behaviour is not None:
-        for (name, draw), kept in (plain, *plans.items()):
-            with gate(model, freeze=[] if kept is None else frozen(kept, layers, groups)):
-                for measure, found in behaviour.measure(model).items():
-                    values[name, draw, 0, measure] = found.tolist()
-    rows = []
-    for (name, draw, length, measure), each in values.items():
-        low, high = interval(resamples(len(each), seed) @ torch.tensor(each, dtype=torch.float64))
-        row = {"criterion": name, "draw": draw, "length": length, "measure": measure}
-        rows.append(row | {"value": sum(each) / len(each), "low": float(low), "high": float(high), "units": len(each)})
-    return pd.DataFrame(rows)
+    own = None if material.documents is None else log_probabilities(model, *_spaced(material.documents))
+    found = [_measure(model, material, own)]
+    for kept in plans:
+        with gate(model, freeze=frozen(kept, layers, groups)):
+            found.append(_measure(model, material, own))
+    return {name: torch.stack([one[name] for one in found]).double() for name in found[0]}
 
 
-def log_probabilities(model: Any, ids: Int[Tensor, " T"]) -> Float[Tensor, "T V"]:
-    """Of the next token, after every token."""
+def _measure(model: Any, material: Material, own: Tensor | None) -> dict[str, Tensor]:
+    values: dict[str, Tensor] = {}
+    if material.documents is not None and own is not None:
+        ids, positions = _spaced(material.documents)
+        changed = log_probabilities(model, ids, positions)
+        pairs = zip(own.unbind(1), changed.unbind(1), strict=True)  # position by position, to save memory
+        values["kl"] = torch.stack([(one.exp() * (one - two)).sum(-1) for one, two in pairs]).mean(0)
+        values["loss"] = next_token_loss(changed, ids, positions)
+    if material.copies is not None:
+        ids, positions = _spaced(material.copies, material.copies.shape[1] // 2 + 1)
+        values["copy_loss"] = next_token_loss(log_probabilities(model, ids, positions), ids, positions)
+    if material.asked:
+        _, probability = answers(model, list(material.asked))
+        values |= {"binding": probability, "binding_loss": -probability.clamp(min=1e-30).log()}
+    return {name: value.cpu() for name, value in values.items()}
+
+
+def _spaced(ids: Int[Tensor, "B T"], start: int = 0) -> tuple[Int[Tensor, "B T"], Int[Tensor, " P"]]:
+    """The ids, and the evenly spaced positions from `start` on at which their predictions are compared."""
+    last = ids.shape[1] - 2
+    number = min(last - start + 1, max(1, POSITIONS // len(ids)))
+    return ids, torch.linspace(start, last, number).round().long()
+
+
+def log_probabilities(model: Any, ids: Int[Tensor, "B T"], positions: Int[Tensor, " P"]) -> Float[Tensor, "B P V"]:
+    """Of the token after each of these positions."""
+    device = entry_device(model)
+    takes = "logits_to_keep" in inspect.signature(model.forward).parameters
     with quiet_evaluation(model):
-        return model(input_ids=ids[None], use_cache=False).logits[0].float().log_softmax(-1)
+        kept: dict[str, Any] = {"logits_to_keep": positions.to(device)} if takes else {}
+        logits = model(input_ids=ids.to(device), use_cache=False, **kept).logits
+    return (logits if takes else logits[:, positions]).float().log_softmax(-1)
 
 
-def divergence(own: Float[Tensor, "T V"], changed: Float[Tensor, "T V"]) -> float:
-    """KL(own || changed), a mean over positions."""
-    parts = [(one.exp() * (one - two)).sum() for one, two in zip(own.split(CHUNK), changed.split(CHUNK), strict=True)]
-    return float(torch.stack(parts).sum()) / len(own)
-
-
-def next_token_loss(own: Float[Tensor, "T V"], ids: Int[Tensor, " T"]) -> float:
-    return float(cross_entropy(own[:-1], ids[1:]))
+def next_token_loss(
+    predicted: Float[Tensor, "B P V"], ids: Int[Tensor, "B T"], positions: Int[Tensor, " P"]
+) -> Float[Tensor, " B"]:
+    """The mean loss on the tokens after these positions, in nats."""
+    wanted = ids[:, positions + 1].to(predicted.device)
+    return -predicted.gather(-1, wanted[..., None])[..., 0].mean(1)

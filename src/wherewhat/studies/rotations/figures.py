@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ...display.style import INK, NEITHER, WHAT, WHERE, new_figure
 from .plan import RotationPlan
@@ -15,8 +16,8 @@ COLOURS = {"plan": WHERE, "norm": WHAT}
 
 
 def plan_figure(plan: RotationPlan) -> Figure:
-    """Layers against frequencies: the share of key heads that keep each plane; then the effect of all that is dropped
-    against the number kept; then KL by criterion, if it was evaluated."""
+    """Layers against frequencies: the share of key heads that keep each plane; then, against the number kept, the
+    effect of all that is dropped or, if it was evaluated, the KL; then KL by criterion."""
     figure = new_figure(9.6, 3.2)
     grid, curve, bars = figure.subplots(1, 3)
     kept, effect = plan.tensors["kept"].float(), plan.tensors["effect"].double()
@@ -26,21 +27,23 @@ def plan_figure(plan: RotationPlan) -> Figure:
     grid.set_xticks(ticks, [str(at + 1) for at in ticks])
     grid.set(xlabel="frequency ID (1: fastest)", ylabel="layer", title="Share of key heads that keep it")
     figure.colorbar(image, ax=grid, fraction=0.05)
-    for name, order, style in (("whole model", effect.flatten(), "-"), ("each head alike", None, ":")):
-        curve.plot(*_dropped(effect, order), color=INK, ls=style, lw=1.2, label=name)
     curve.axvline(plan.about["keep"], color=NEITHER, lw=0.8)
-    curve.set(
-        yscale="log", xlabel="planes kept per key head", ylabel="nats per query", title="Effect of what is dropped"
-    )
-    curve.legend(frameon=False, fontsize=6)
+    curve.set(yscale="log", xlabel="planes kept per key head")
+    curve.xaxis.set_major_locator(MaxNLocator(integer=True))
     if plan.losses is None:
+        for name, order, style in (("whole model", effect.flatten(), "-"), ("each head alike", None, ":")):
+            curve.plot(*_dropped(effect, order), color=INK, ls=style, lw=1.2, label=name)
+        curve.set(ylabel="nats per query", title="Effect of what is dropped")
+        curve.legend(frameon=False, fontsize=6)
         bars.set_axis_off()
     else:
-        rows: Any = plan.losses.query("measure == 'kl' and criterion != 'none'")
+        curve.plot(*zip(*plan.curve().items(), strict=True), color=WHERE, marker="o", ms=3, lw=1.2)
+        curve.set(ylabel="KL, nats per token", title="Loss by number kept")
+        rows: Any = plan.losses.query(f"measure == 'kl' and criterion != 'none' and keep == {plan.about['keep']}")
         means = rows.groupby("criterion", sort=False)["value"].mean().to_dict()
         bars.barh(list(means), list(means.values()), color=[COLOURS.get(name, NEITHER) for name in means])
         bars.invert_yaxis()
-        bars.set(xlabel="KL to the unmodified model, nats per token", title="What the model loses")
+        bars.set(xlabel="KL, nats per token", title="What the model loses")
     figure.suptitle(
         f"{plan.name}: {plan.about['keep']} of {plan.about['planes']} rotations", fontsize=10, x=0.01, ha="left"
     )

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from ...errors import BadInput
 from ...results import Result
+from ...tracing.fingerprint import model_hash
 
 BUDGETS = ("model", "head")
 BASELINES = ("norm", "highest", "lowest", "uniform", "random")
+CONTROLS = ("shuffled heads", "shuffled text")
 # Of a score (L, K, F), NaN where a layer has no such plane or head: which planes are kept.
 Scores = Float[Tensor, "L K F"]
 Kept = Bool[Tensor, "L K F"]
@@ -29,7 +31,8 @@ class RotationPlan(Result, file="rotations.json", kind="plan of rotations"):
     `effect` is what the plane's rotation does to attention, in nats per query, summed over the query heads that share
     the key head; `norm` is the published criterion, the product of query and key norms; `rank` orders the planes of a
     key head by effect, 0 first. `tensors` hold effect, norm, rank and kept as (L, K, F), for conversion scripts.
-    `losses` compares the plan with its baselines, if evaluated: one row per criterion, draw, length and measure.
+    `losses` compares the plan with its baselines, if evaluated: one row per criterion, number kept, draw, length and
+    measure, with 95 % intervals over documents, sequences or prompts.
     """
 
     planes: pd.DataFrame
@@ -40,18 +43,45 @@ class RotationPlan(Result, file="rotations.json", kind="plan of rotations"):
     def frozen(self) -> Iterator[tuple[int, int, int]]:
         """(layer, query head, frequency) of every rotation that the plan drops, as `ww.gate` takes them.
 
-        >>> with ww.gate(model, freeze=plan.frozen()): ...               # doctest: +SKIP
+        >>> with ww.gate(copy_of_the_model, freeze=plan.frozen()): ...               # doctest: +SKIP
         """
         return frozen(self.tensors["kept"], self.about["layers"], self.about["groups"])
 
+    def frozen_in(self, model: Any) -> Iterator[tuple[int, int, int]]:
+        """The same for `ww.gate(model, plan)`: a plan that was made for another model is refused."""
+        if model_hash(model) != self.about["weights"]:
+            raise BadInput(
+                f"the plan was made for other weights, those of {self.about['model']}; if this model was trained "
+                "further from them, use freeze=plan.frozen()"
+            )
+        return self.frozen()
+
+    def curve(self) -> dict[int, float]:
+        """KL of the plan by number of planes kept per key head, a mean over lengths; empty if it was not evaluated."""
+        if self.losses is None:
+            return {}
+        losses: Any = self.losses.query("criterion == 'plan' and measure == 'kl'")
+        return losses.groupby("keep")["value"].mean().sort_index().to_dict()
+
+    def needed(self, tolerance: float) -> Kept | None:
+        """The planes that a KL of at most `tolerance` needs: the fewest of the numbers that were evaluated, if any."""
+        enough = [keep for keep, kl in self.curve().items() if kl <= tolerance]
+        return most_needed(self.tensors["effect"], min(enough), self.about["budget"]) if enough else None
+
     def summary(self) -> dict[str, Any]:
-        """Numbers for a program: how many planes are kept, and by criterion the mean of every measure."""
+        """Numbers for a program: how many planes are kept, and by criterion the mean of every measure, over all lengths
+        and by length."""
         found: dict[str, Any] = {"model": self.about["model"], "keep": self.about["keep"]}
         found |= {"budget": self.about["budget"], "kept": int(self.tensors["kept"].sum())}
+        found["kept_by_layer"] = self.tensors["kept"].sum((1, 2)).tolist()
         if self.losses is not None:
-            losses: Any = self.losses
+            losses: Any = self.losses[self.losses["keep"] == self.about["keep"]]
             for (measure, criterion), value in losses.groupby(["measure", "criterion"])["value"].mean().items():
                 found.setdefault(measure, {})[criterion] = value
+            for (length, measure, criterion), value in (
+                losses.groupby(["length", "measure", "criterion"])["value"].mean().items()
+            ):
+                found.setdefault("by_length", {}).setdefault(str(length), {}).setdefault(measure, {})[criterion] = value
         return found
 
 
@@ -99,6 +129,17 @@ def baseline(name: str, norm: Scores, keep: int, seed: int = 0) -> Kept:
         drawn = torch.from_numpy(np.random.default_rng(seed).random(norm.shape))
         return most_needed(drawn.where(present, torch.nan), keep, "head")
     raise BadInput(f"no criterion {name!r}: {', '.join(BASELINES)}")
+
+
+def shuffled(scores: Scores, seed: int) -> Scores:
+    """The scores of every key head given to another one of the model that has as many planes, at random."""
+    rows, planes = scores.flatten(0, 1), (~scores.isnan()).sum(-1).flatten()
+    order = torch.arange(len(rows))
+    generator = torch.Generator().manual_seed(seed)
+    for number in planes.unique():
+        alike = (planes == number).nonzero()[:, 0]
+        order[alike] = alike[torch.randperm(len(alike), generator=generator)]
+    return rows[order].view_as(scores)
 
 
 def check_plan(keep: int, budget: str, planes: int | None = None) -> None:

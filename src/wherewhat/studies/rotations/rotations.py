@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Unpack
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from ...cells.cells import check_writable, run_cells
-from ...core.rotation_effect import rotation_effect
 from ...errors import BadInput
-from ...prompts.prompt import tokenize
+from ...prompts import Prompt
+from ...prompts.documents import packaged_documents
 from ...prompts.text import read_text
 from ...results import Progress, Say, ignore_progress, ignore_sentence
-from ...tracing import capture
 from ...tracing.fingerprint import dtype_name, model_hash
 from ...tracing.load import AnyModel, Loading, open_model
-from ...tracing.offload import entry_device
 from ...tracing.self_check import stated_context
-from ..ablation.measures import of_language_model
-from .evaluate import evaluate as evaluate_plans
-from .plan import BASELINES, RotationPlan, baseline, check_plan, most_needed, plane_table, ranks
+from ..stats import interval, resamples
+from .calibrate import Calibration, Ids, calibrate, cut, opening, shuffled_text, tokens_of
+from .evaluate import Material, TrialCell, digest_of_plans, measure_plans, tasks
+from .plan import BASELINES, Kept, RotationPlan, baseline, check_plan, most_needed, plane_table, ranks, shuffled
 
 LENGTHS = (64, 256)
-
-
-@dataclass(frozen=True)
-class EffectCell:
-    """One document on one model."""
-
-    weights: str
-    dtype: str
-    ids: tuple[int, ...]
-    version: int = 1
+SEQUENCES = 4  # of copying and binding, at least
 
 
 def rotations(
     model: AnyModel,
+    prompts: Sequence[Prompt] | None = None,
     *,
     keep: int = 8,
     budget: str = "model",
@@ -49,6 +39,7 @@ def rotations(
     length: Sequence[int] | None = None,
     samples: int = 2,
     evaluate: bool = False,
+    test_length: Sequence[int] | None = None,
     draws: int = 5,
     seed: int = 0,
     tokenizer: Any = None,
@@ -58,98 +49,133 @@ def rotations(
 ) -> RotationPlan:
     """Which rotary planes to keep in every key head, so that attention changes least.
 
-    The model reads `samples` documents of each `length` (64 and 256 tokens), cut from a .txt file or from a story that
-    comes with the package. The planes kept are those whose rotation changes attention most, `keep` per key head:
-    budget "model" spreads them over all heads of the model, budget "head" keeps as many in each head, as kernels for
-    latent attention need. With `evaluate`, further documents of the same text measure the divergence from the
-    unmodified model and the loss, beside copying and binding, for the plan and for other criteria: the product of
-    norms, the fastest, the slowest, evenly spaced and random planes (`draws` times).
+    The model reads `prompts`, or `samples` documents of each `length` (64 and 256 tokens), cut from a .txt file or from
+    the prose that comes with the package. The planes kept are those whose rotation changes attention most, `keep` per
+    key head: budget "model" spreads them over all heads of the model, budget "head" keeps as many in each head, as
+    kernels for latent attention need.
+
+    With `evaluate`, documents that follow in the same text, of each `test_length` (default: as `length`), measure the
+    divergence from the unmodified model and the loss; random tokens and their copy, and the binding task, fill the same
+    lengths. The plan is compared with other criteria (the product of norms, the fastest, the slowest, evenly spaced and
+    random planes, `draws` times) and with two controls (its scores shuffled over heads; calibrated on shuffled text),
+    and the text is also read with other numbers of planes.
 
     >>> plan = ww.rotations("models/stories15M", keep=8)                   # doctest: +SKIP
-    >>> with ww.gate(plan_model, freeze=plan.frozen()): ...                # doctest: +SKIP
+    >>> with ww.gate(model, plan): ...                                     # doctest: +SKIP
     """
     check_plan(keep, budget)
-    lengths = tuple(sorted(set(length or LENGTHS)))
-    if min(lengths) < 8 or samples < 1 or draws < 1:
+    lengths, test_lengths = tuple(sorted(set(length or LENGTHS))), tuple(sorted(set(test_length or length or LENGTHS)))
+    if min(*lengths, *test_lengths) < 8 or samples < 1 or draws < 1:
         raise BadInput(
             f"lengths of 8 tokens or more, and at least one sample and draw; got {lengths}, {samples}, {draws}"
         )
+    if test_length and not evaluate:
+        raise BadInput("a test length needs evaluate")
     if folder is not None:
         check_writable(Path(folder))
-    written = read_text(text) if text else files("wherewhat.prompts").joinpath("ferry.txt").read_text(encoding="utf-8")
+    written = read_text(text) if text else "\n\n".join(packaged_documents().values())
     if isinstance(model, (str, Path)):
         progress(f"loading {model}", 0, 1)
     opened = open_model(model, tokenizer, **loading)
     if opened.task is not None:
         raise BadInput(f"{opened.name} reads no text: rotations are planned for language models")
     context = stated_context(opened.model)
-    if context is not None and max(lengths) > context:
-        raise BadInput(f"the model takes {context} tokens, got a length of {max(lengths)}")
-    documents = cut(opened.tokenizer, written, lengths, samples * (1 + evaluate))
-    weights, dtype = model_hash(opened.model), dtype_name(opened.model)
-    cells = [EffectCell(weights, dtype, ids) for some in documents.values() for ids in some[:samples]]
-    results: list[dict[str, Tensor]] = []
-
-    def compute(cell: EffectCell) -> dict[str, Tensor]:
-        return measure_document(opened.model, cell)
-
-    for result in run_cells(None if folder is None else Path(folder) / "cells", cells, compute, "documents"):
-        results.append(result)
-        progress("documents", len(results), len(cells))
-    layers, groups = results[0]["layers"].tolist(), results[0]["groups"].tolist()
-    effect, norm = (torch.stack([one[name] for one in results]).mean(0) for name in ("effect", "norm"))
-    check_plan(keep, budget, effect.shape[-1])
-    kept = most_needed(effect, keep, budget)
+    longest = max(*lengths, *test_lengths) if evaluate else max(lengths)
+    if context is not None and longest > context:
+        raise BadInput(f"the model takes {context} tokens, got a length of {longest}")
+    ids = tokens_of(opened.tokenizer, written)
+    if prompts is None:
+        documents = [one for size in lengths for one in cut(opened.tokenizer, ids, size, samples)]
+    else:
+        documents = [prompt.ids for prompt in prompts]
+    start = samples * max(lengths)  # test documents follow all calibration documents
+    tests = {size: cut(opened.tokenizer, ids, size, samples, start) for size in test_lengths} if evaluate else {}
+    found = calibrate(opened.model, documents, folder, progress)
+    planes = found.effect.shape[-1]
+    check_plan(keep, budget, planes)
+    kept = most_needed(found.effect, keep, budget)
     losses = None
     if evaluate:
-        plans = {("plan", 0): kept}
-        plans |= {(name, 0): baseline(name, norm, keep) for name in BASELINES if name != "random"}
-        plans |= {("random", draw): baseline("random", norm, keep, seed + draw) for draw in range(draws)}
-        losses = evaluate_plans(
-            opened.model, plans, layers, groups,
-            {size: [torch.tensor(ids, device=entry_device(opened.model)) for ids in some[samples:]]
-             for size, some in documents.items()},
-            of_language_model(opened.model, opened.tokenizer, samples=8, seed=seed), seed,
-            lambda done: progress("evaluating", done, 1),
-        )  # fmt: skip
-    tensors = {"effect": effect, "norm": norm, "rank": ranks(effect), "kept": kept}
+        first = len(opening(opened.tokenizer))
+        control = calibrate(opened.model, [shuffled_text(one, first, seed) for one in documents], folder, progress)
+        criteria = by_criterion(found, control, keep, budget, draws, seed)
+        steps = {step: most_needed(found.effect, step, budget) for step in others(planes, keep)}
+        losses = compare(opened.model, opened.tokenizer, found, criteria, steps, keep, tests, samples, seed, folder,
+                         progress)  # fmt: skip
+    tensors = {"effect": found.effect, "norm": found.norm, "rank": ranks(found.effect), "kept": kept}
     about = {
-        "model": opened.name or "model", "weights": weights, "dtype": dtype, "keep": keep, "budget": budget,
-        "planes": effect.shape[-1], "layers": layers, "groups": groups, "lengths": list(lengths), "samples": samples,
-        "text": str(text) if text else None, "draws": draws, "seed": seed,
+        "model": opened.name or "model", "weights": model_hash(opened.model), "dtype": dtype_name(opened.model),
+        "keep": keep, "budget": budget, "planes": planes, "layers": found.layers, "groups": found.groups,
+        "lengths": list(lengths) if prompts is None else sorted({len(one) for one in documents}),
+        "samples": samples, "text": str(text) if text else None, "draws": draws, "seed": seed,
     }  # fmt: skip
-    plan = RotationPlan(plane_table(effect, norm, kept, layers, results[0]["angles"]), losses, about, tensors)
+    plan = RotationPlan(plane_table(found.effect, found.norm, kept, found.layers, found.angles), losses, about, tensors)
     if folder is not None:
         plan.save(folder)
     return plan
 
 
-def cut(tokenizer: Any, text: str, lengths: Sequence[int], number: int) -> dict[int, list[tuple[int, ...]]]:
-    """For each length as many documents from the text, one after the other, each behind the model's first token."""
-    ids, _ = tokenize(tokenizer, text, special=False)
-    opening = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
-    documents: dict[int, list[tuple[int, ...]]] = {}
-    for length in lengths:
-        step = length - len(opening)
-        if len(ids) < step * number:
-            needed = f"{number} documents of {length} tokens need {step * number:,}"
-            raise BadInput(f"the text is too short: it has {len(ids):,} tokens, {needed}")
-        documents[length] = [(*opening, *ids[at * step : (at + 1) * step]) for at in range(number)]
-    return documents
+def others(planes: int, keep: int) -> list[int]:
+    """Other numbers of planes for the curve of loss against number kept.
+
+    >>> others(32, 8)
+    [1, 2, 4, 16, 24]
+    """
+    return sorted({max(1, planes * part // 32) for part in (1, 2, 4, 8, 16, 24)} - {keep})
 
 
-def measure_document(model: Any, cell: EffectCell) -> dict[str, Tensor]:
-    """Effect and norm of every plane, summed over the query heads of each key head: (L, K, F)."""
-    ids = torch.tensor([cell.ids], device=entry_device(model))
-    trace = capture(model, ids, queries=range(1, len(cell.ids)))
-    found = rotation_effect(trace)
-    kv_heads = [layer.keys.shape[1] for layer in trace.attention]
-    groups = [layer.queries.shape[1] // heads for layer, heads in zip(trace.attention, kv_heads, strict=True)]
-    grouped: dict[str, Tensor] = {}
-    for name, values in found._asdict().items():
-        full = values.new_full((len(groups), max(kv_heads), values.shape[-1]), torch.nan)
-        for number, (heads, group) in enumerate(zip(kv_heads, groups, strict=True)):
-            full[number, :heads] = values[0, number, : heads * group].unflatten(0, (heads, group)).sum(1)
-        grouped[name] = full.cpu()
-    sizes = {"layers": torch.tensor(trace.layers), "groups": torch.tensor(groups)}
-    return grouped | sizes | {"angles": trace.angles[:, : trace.planes].contiguous()}
+def by_criterion(
+    found: Calibration, control: Calibration, keep: int, budget: str, draws: int, seed: int
+) -> dict[tuple[str, int], Kept]:
+    """What the plan, its baselines and its controls keep, by criterion and draw."""
+    kept = {("plan", 0): most_needed(found.effect, keep, budget)}
+    kept |= {(name, 0): baseline(name, found.norm, keep) for name in BASELINES if name != "random"}
+    kept |= {("random", draw): baseline("random", found.norm, keep, seed + draw) for draw in range(draws)}
+    kept["shuffled heads", 0] = most_needed(shuffled(found.effect, seed), keep, budget)
+    kept["shuffled text", 0] = most_needed(control.effect, keep, budget)
+    return kept
+
+
+def compare(
+    model: Any, tokenizer: Any, found: Calibration, criteria: dict[tuple[str, int], Kept], steps: dict[int, Kept],
+    keep: int, tests: dict[int, list[Ids]], samples: int, seed: int, folder: str | Path | None, progress: Progress,
+) -> pd.DataFrame:  # fmt: skip
+    """One row per criterion, number kept, draw, length and measure, with 95 % intervals over documents or prompts."""
+    labels = [("none", 0, keep), *((name, draw, keep) for name, draw in criteria)]
+    trials: list[tuple[int, Material, list[Kept], list[tuple[str, int, int]]]] = []
+    for size, documents in tests.items():
+        text = Material(documents=torch.tensor(documents))
+        on_text = [*labels, *(("plan", 0, step) for step in steps)]
+        trials.append((size, text, [*criteria.values(), *steps.values()], on_text))
+        trials.append((size, tasks(tokenizer, size, max(samples, SEQUENCES), seed), [*criteria.values()], labels))
+    weights, dtype = model_hash(model), dtype_name(model)
+    cells = {
+        TrialCell(weights, dtype, material.digest, digest_of_plans(plans)): (material, plans)
+        for _, material, plans, _ in trials
+    }
+
+    def compute(cell: TrialCell) -> dict[str, Tensor]:
+        return measure_plans(model, *cells[cell], found.layers, found.groups)
+
+    rows = []
+    results = run_cells(None if folder is None else Path(folder) / "cells", list(cells), compute, "trials")
+    for done, (result, (size, _, _, names)) in enumerate(zip(results, trials, strict=True), 1):
+        rows += loss_rows(result, names, size, seed)
+        progress("evaluating", done, len(trials))
+    return pd.DataFrame(rows)
+
+
+def loss_rows(
+    result: dict[str, Tensor], labels: Sequence[tuple[str, int, int]], length: int, seed: int
+) -> list[dict[str, Any]]:
+    """The mean of every measure under every plan, and its interval over documents, sequences or prompts."""
+    rows = []
+    for measure, values in result.items():
+        low, high = interval(resamples(values.shape[1], seed) @ values.T)
+        for at, (criterion, draw, keep) in enumerate(labels):
+            row = {"criterion": criterion, "keep": keep, "draw": draw, "length": length, "measure": measure}
+            rows.append(
+                row | {"value": float(values[at].mean()), "low": float(low[at]), "high": float(high[at]),
+                       "units": values.shape[1]}
+            )  # fmt: skip
+    return rows

@@ -9,10 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from .evaluate import MEASURES
 from .plan import RotationPlan, needed
 
-TOLERANCES = (1.0, 0.1, 0.01)  # nats that all dropped rotations together may cost, by the sum of their effects
-MEASURES = {"kl": "KL", "loss": "loss", "copy_loss": "copy loss", "binding_probability": "binding"}
+EFFECTS = (1.0, 0.1, 0.01)  # nats that all dropped rotations together may cost, by the sum of their effects
+DIVERGENCES = (0.1, 0.01)  # KL per token, where it was measured
 
 
 def show_plan(plan: RotationPlan, console: Console) -> None:
@@ -23,43 +24,47 @@ def show_plan(plan: RotationPlan, console: Console) -> None:
         Text.assemble((plan.name, "bold"))
         + Text(f": {about['keep']} of {about['planes']} rotations per key head, {spread}; {int(kept.sum()):,} in all.")
     )
-    table = _table("layer", "kept per key head", *(f"needed for {tolerance:g}" for tolerance in TOLERANCES))
-    numbers = [needed(plan.tensors["effect"], tolerance) for tolerance in TOLERANCES]
-    for number, layer in enumerate(about["layers"]):
-        heads = (~plan.tensors["effect"][number].isnan()).any(-1).sum().clamp(min=1)
-        table.add_row(
-            str(layer), f"{kept[number].sum() / heads:.1f}", *(f"{each[number].sum() / heads:.1f}" for each in numbers)
+    if plan.losses is None:
+        columns = {f"for {tolerance:g}": needed(plan.tensors["effect"], tolerance) for tolerance in EFFECTS}
+        meaning = (
+            "for T: the fewest rotations such that the effects of all others, summed over all layers, are at most T "
+            "nats of attention per query. With --evaluate: for the KL of next tokens instead."
         )
+    else:
+        columns = {f"for KL {tolerance:g}": plan.needed(tolerance) for tolerance in DIVERGENCES}
+        meaning = "for KL T: the fewest rotations, of the numbers tried, whose KL is at most T nats per token."
+    table = _table("layer", "kept per key head", *columns)
+    present = (~plan.tensors["effect"].isnan()).any(-1).sum(-1).clamp(min=1)
+    for number, layer in enumerate(about["layers"]):
+        numbers = [None if each is None else each[number].sum() / present[number] for each in (kept, *columns.values())]
+        table.add_row(str(layer), *("-" if each is None else f"{each:.1f}" for each in numbers))
     console.print(Padding(table, (1, 2)))
-    console.print(
-        "Needed for T: the fewest rotations per key head, a mean, such that the effects of all others, summed over "
-        "all layers, are at most T nats of attention per query."
-    )
+    console.print(f"Rotations per key head, a mean over the layer; {meaning}")
     if plan.losses is not None:
         _show_losses(plan, console)
 
 
 def _show_losses(plan: RotationPlan, console: Console) -> None:
-    losses: Any = plan.losses
-    means = dict(losses.groupby(["criterion", "length", "measure"], sort=False)["value"].mean().items())
-    columns = list(dict.fromkeys((length, measure) for _, length, measure in means if measure in MEASURES))
-    table = _table("kept by", *(_column(length, measure) for length, measure in columns))
-    for criterion in dict.fromkeys(losses["criterion"]):
-        shown = "unmodified" if criterion == "none" else criterion
-        table.add_row(shown, *(f"{means[criterion, length, measure]:.3f}" for length, measure in columns))
-    console.print(Padding(table, (1, 2)))
+    losses: Any = plan.losses[plan.losses["keep"] == plan.about["keep"]]  # pyright: ignore[reportOptionalSubscript]
+    means = dict(losses.groupby(["criterion", "measure", "length"], sort=False)["value"].mean().items())
+    for length in dict.fromkeys(losses["length"]):
+        columns = [measure for measure in MEASURES if ("plan", measure, length) in means]
+        table = _table(f"{length} tokens, kept by", *(MEASURES[measure] for measure in columns))
+        for criterion in dict.fromkeys(losses["criterion"]):
+            shown = "unmodified" if criterion == "none" else criterion
+            table.add_row(shown, *(f"{means[criterion, measure, length]:.3f}" for measure in columns))
+        console.print(Padding(table, (1, 2, 0, 2)))
     console.print(
-        "KL to the unmodified model and loss in nats per token; binding: probability of the right answer; "
-        "random: mean over draws."
+        "\nKL to the unmodified model and losses in nats per token; copy loss: on the second copy of random tokens; "
+        "binding: probability of the right answer, and its loss; random: mean over draws. Shuffled heads: the plan's "
+        "scores given to other heads; shuffled text: calibrated on tokens in random order."
     )
-
-
-def _column(length: int, measure: str) -> str:
-    return f"{MEASURES[measure]} at {length}" if length else MEASURES[measure]
+    curve = "  ".join(f"{keep}: {kl:.3f}" for keep, kl in plan.curve().items())
+    console.print(f"KL of the plan by planes kept per key head:  {curve}")
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, justify="left" if column in ("kept by",) else "right")
+        table.add_column(column, justify="left" if column.endswith("kept by") else "right")
     return table

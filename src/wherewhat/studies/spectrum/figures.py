@@ -22,8 +22,8 @@ def spectrum_figure(found: Spectrum) -> Figure:
         xlabel="share explained by distance", ylabel="share of content x position", title="What explains the logits",
         xlim=(-0.03, 1.03), ylim=(-0.015, None),
     )  # fmt: skip
-    _dots(conditions, found, "condition_still", "condition", colours)
-    ends = np.nanquantile(found.heads[["condition_still", "condition"]].replace(np.inf, np.nan), [0, 1])
+    _dots(conditions, found, "condition_unrotated", "condition", colours)
+    ends = np.nanquantile(found.heads[["condition_unrotated", "condition"]].replace(np.inf, np.nan), [0, 1])
     conditions.plot(ends, ends, color=NEITHER, lw=0.8, zorder=0)
     conditions.set(
         xscale="log", yscale="log", xlabel="without rotation", ylabel="with rotation", title="Condition of the logits"
@@ -40,7 +40,7 @@ def _dots(axes: Axes, found: Spectrum, x: str, y: str, colours: np.ndarray) -> N
 def _by_length(axes: Axes, found: Spectrum) -> None:
     medians = found.spectra.groupby(["rotation", "tokens"], sort=False)["condition"].median().reset_index()
     names = medians["rotation"].drop_duplicates().tolist()
-    others = [name for name in names if name not in ("still", "own")]
+    others = [name for name in names if name not in ("unrotated", "own")]
     for name in names:
         rows = medians.query(f"rotation == '{name}'")
         if name in others:

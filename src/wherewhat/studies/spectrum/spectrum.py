@@ -71,9 +71,9 @@ class Spectrum(Result, file="spectrum.json", kind="spectrum"):
     From the logits of the last query, contents x positions: the shares of variance `content`, `position` and
     `interaction`. From the logits of all queries: the shares explained by distance alone, `toeplitz` of all variance,
     `distance` of the variance within queries, which is what attention depends on. From queries keys^T: `norm`,
-    `condition` and `effective_rank`, with the suffix `_still` without rotation; `majorised`, the share of prompts on
-    which the sums of the largest singular values shrink; and `kernel_norm`, the fraction of the norm without rotation
-    that the Hadamard product with the mean kernel would leave.
+    `condition` and `effective_rank`, with the suffix `_unrotated` without rotation; `majorised`, the share of prompts
+    on which the sums of the largest singular values shrink; and `kernel_norm`, the fraction of the unrotated norm that
+    the Hadamard product with the mean kernel would leave.
     """
 
     heads: pd.DataFrame
@@ -176,7 +176,7 @@ def _spectrum(
     for result in run_cells(keep, cells, compute, "prompts"):
         results.append(result)
         progress("prompts", len(results), len(cells))
-    variants = ["still", "own", *(f"{base:.10g}" for base in bases)]
+    variants = ["unrotated", "own", *(f"{base:.10g}" for base in bases)]
     heads, by_length = tables(results, variants, lengths)
     about |= {"prompts": len(prompts), "tokens": shortest + 1, "lengths": list(lengths), "bases": list(bases)}
     about |= {"weights": weights, "dtype": dtype, "versions": versions("transformers")}
@@ -210,7 +210,7 @@ def measure_prompt(
 
 def plane_angles(rotation: Rotation) -> Tensor:
     """The angle of every pair of dimensions, 0 for those that do not rotate."""
-    return torch.cat([rotation.angles.cpu().float(), torch.zeros(len(rotation.still) // 2)])
+    return torch.cat([rotation.angles.cpu().float(), torch.zeros(len(rotation.non_rotary) // 2)])
 
 
 def head_shares(trace: Trace, layer: AttentionLayer) -> Tensor:
@@ -225,7 +225,7 @@ def head_shares(trace: Trace, layer: AttentionLayer) -> Tensor:
         found |= {
             name: share[0] for name, share in two_way(placement.between(at, at), visible).shares()._asdict().items()
         }
-        if layer.rotation.turning:
+        if layer.rotation.rotating:
             contents = Contents.of(layer)
             still = singular_values(contents.queries, contents.keys)
             rotated = singular_values(*contents.rotated())
@@ -256,7 +256,7 @@ def head_spectra(layer: AttentionLayer, bases: Sequence[float], lengths: Sequenc
         found[:, 1, at] = numbers(singular_values(*some.rotated(), part))
         if not absolute:
             found[:, 0, at] = numbers(singular_values(some.queries, some.keys))
-        for variant, base in enumerate(bases if layer.rotation.turning else (), 2):
+        for variant, base in enumerate(bases if layer.rotation.rotating else (), 2):
             found[:, variant, at] = numbers(singular_values(*some.rotated(base)))
     return found
 
@@ -270,7 +270,7 @@ def tables(
     which = {name: results[0][name].numpy() for name in ("layer", "head")}
     shares = torch.stack([result["shares"] for result in results]).mean(0)
     heads = which | {name: shares[:, at].numpy() for at, name in enumerate(SHARES)}
-    for (variant, word), (at, name) in product(enumerate(("_still", "")), enumerate(MEASURES)):
+    for (variant, word), (at, name) in product(enumerate(("_unrotated", "")), enumerate(MEASURES)):
         heads[name + word] = mean[:, variant, -1, at].numpy()
     rows = [
         pd.DataFrame(
@@ -290,7 +290,7 @@ def kernel_table(result: dict[str, Tensor], bases: Sequence[float]) -> pd.DataFr
     rows = []
     for angles, layers in kinds.items():
         own = Rotation.interleaved(torch.tensor(angles), 2 * len(angles))
-        for base in (None, *bases) if own.turning else ():
+        for base in (None, *bases) if own.rotating else ():
             rotation = own if base is None else with_base(own, base)
             for length in LONG:
                 eigenvalues = kernel_eigenvalues(rotation.angles, length)

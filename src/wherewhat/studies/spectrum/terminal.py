@@ -47,8 +47,10 @@ def _by_layer(heads: pd.DataFrame) -> Table:
     medians = heads.groupby("layer").median(numeric_only=True).reset_index()
     for row in medians.to_dict("records"):
         shares = (_share(row[name]) for name in ("content", "position", "interaction", "distance"))
-        condition, rank = (f"{short(row[f'{name}_still'])} > {short(row[name])}" for name in MEASURES[1:])
-        table.add_row(f"{row['layer']:.0f}", *shares, f"x {short(row['norm'] / row['norm_still'])}", condition, rank)
+        condition, rank = (f"{short(row[f'{name}_unrotated'])} > {short(row[name])}" for name in MEASURES[1:])
+        table.add_row(
+            f"{row['layer']:.0f}", *shares, f"x {short(row['norm'] / row['norm_unrotated'])}", condition, rank
+        )
     return table
 
 
@@ -57,7 +59,7 @@ def sentences(found: Spectrum) -> list[str]:
     rotary, written = found.heads.dropna(subset=["kernel_norm"]), []
     if len(rotary):
         for name, hoped in zip(MEASURES, ("smaller", "smaller", "larger"), strict=True):
-            ratio = (rotary[name] / rotary[f"{name}_still"]).to_numpy()
+            ratio = (rotary[name] / rotary[f"{name}_unrotated"]).to_numpy()
             hits = np.count_nonzero(ratio < 1 if hoped == "smaller" else ratio > 1)
             low, median, high = map(short, np.nanquantile(ratio, [0.05, 0.5, 0.95]))
             written.append(
@@ -72,7 +74,7 @@ def sentences(found: Spectrum) -> list[str]:
         )
         last = found.spectra.query(f"tokens == {found.about['lengths'][-1]}")
         by_base = last.groupby("rotation", sort=False)[["condition", "effective_rank"]].median().reset_index()
-        by_base["rotation"] = by_base["rotation"].replace({"still": "no rotation"})
+        by_base["rotation"] = by_base["rotation"].replace({"unrotated": "no rotation"})
         listed = (
             f"{row['rotation']} {short(row['condition'])} ({short(row['effective_rank'])})"
             for row in by_base.to_dict("records")

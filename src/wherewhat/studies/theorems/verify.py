@@ -182,7 +182,7 @@ def random_traces(seed: int = 0, keys: int = 6) -> list[Trace]:
     for size in (0.1, 1.0, 10.0):
         queries, contents = torch.randn(64, 8, 1, 6, generator=draw), torch.randn(64, 8, keys + 1, 6, generator=draw)
         rotation = Rotation.interleaved(torch.rand(2, generator=draw), head_dim=6)
-        turned = rotation.turn(contents, torch.arange(keys + 1))
+        turned = rotation.rotate(contents, torch.arange(keys + 1))
         traces.append(Trace((AttentionLayer(0, queries, turned, rotation, size),), (keys,), keys))
     return traces
 

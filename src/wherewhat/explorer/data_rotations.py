@@ -1,0 +1,35 @@
+"""A plan of rotations, as the page holds it beside the profile of the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..studies.rotations.plan import RotationPlan
+from .data_ablation import profiles_of
+
+
+def plans_of(sources: Sequence[Any], plans: Sequence[RotationPlan]) -> dict[int, RotationPlan]:
+    """The plan of every profile that has one, by the index of the profile among the sources."""
+    return {at: plan for plan in plans for at in profiles_of(sources, plan, "plan")}
+
+
+def plan_data(
+    heads: pd.DataFrame, frequencies: Sequence[int], plan: RotationPlan
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What the plan keeps, and for each head and frequency its effect and whether it is kept; NaN where there is none.
+
+    Query heads that share a key head have the same numbers.
+    """
+    groups: Any = heads[["layer", "kv_head"]]
+    keys = pd.MultiIndex.from_frame(groups)
+    wide: Any = plan.planes.pivot(index=["layer", "kv_head"], columns="frequency", values=["effect", "kept"])
+    arrays = {
+        f"rotation_{name}": wide[name].reindex(index=keys, columns=list(frequencies)).to_numpy("f4")
+        for name in ("effect", "kept")
+    }
+    about = {name: plan.about[name] for name in ("keep", "planes", "budget", "lengths")}
+    return about | {"kept": int(plan.tensors["kept"].sum()), "kl": plan.summary().get("kl")}, arrays

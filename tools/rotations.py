@@ -1,0 +1,112 @@
+"""The experiment on rotations: run it, in parts that resume, or collect what is finished into results/.
+
+python tools/rotations.py MODEL ... --folder runs/rotations --lengths 256 1024 2048
+python tools/rotations.py MODEL ... --folder runs/rotations --collect results/rotations.parquet
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from wherewhat.cli.output import quiet_libraries
+from wherewhat.files import write_table
+from wherewhat.studies.rotations.evaluate import MEASURES
+from wherewhat.studies.rotations.experiment import LENGTHS, experiment, summarise
+from wherewhat.studies.rotations.finetune import finetune
+
+CRITERIA = (
+    "none", "plan", "plan per head", "norm", "highest", "uniform", "lowest", "random", "shuffled heads", "shuffled text"
+)  # fmt: skip
+
+
+def markdown(table: Any) -> str:
+    """Per measure: one row per model, documents, length and share, one column per criterion; then across lengths."""
+    parts = []
+    matched = table[table["calibrated"] == table["length"]]
+    for measure, words in MEASURES.items():
+        rows = matched[(matched["measure"] == measure)]
+        plain = rows[rows["criterion"] == "none"].set_index(["model", "documents", "length"])["value"]
+        shown = [
+            name for name in CRITERIA if name in set(rows["criterion"]) and not (measure == "kl" and name == "none")
+        ]
+        lines = [
+            f"| {words}: model, documents | tokens | kept | {' | '.join(shown)} |",
+            "|---" * (len(shown) + 3) + "|",
+        ]
+        for key, group in rows[rows["share"] > 1].groupby(["model", "documents", "length", "share"], sort=False):
+            by = group.set_index("criterion")
+            best = by["value"].idxmax() if measure == "binding" else by["value"].idxmin()
+            cells = [
+                f"{plain[key[:3]]:.3f}" if name == "none" else _cell(by.loc[name], bold=name == best) for name in shown
+            ]
+            lines.append(f"| {key[0]}, {key[1]} | {key[2]:,} | 1/{key[3]} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    across = table[(table["measure"] == "kl") & table["criterion"].isin(["plan", "plan per head", "norm"])]
+    across = across[across.groupby(["model", "documents"])["calibrated"].transform("nunique") > 1]
+    if len(across):
+        wide = across.pivot_table(
+            index=["model", "share", "criterion", "calibrated"], columns="length", values="value", sort=False
+        )
+        lines = [
+            "| KL: model | kept | criterion | calibrated at | "
+            + " | ".join(f"tested at {length:,}" for length in wide) + " |", "|---" * (len(wide.columns) + 4) + "|",
+        ]  # fmt: skip
+        for (model, share, criterion, calibrated), values in wide.iterrows():
+            cells = ["-" if pd.isna(value) else f"{value:.3f}" for value in values]
+            lines.append(f"| {model} | 1/{share} | {criterion} | {calibrated:,} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _cell(row: Any, bold: bool) -> str:
+    value = f"{row['value']:.3f}"
+    return f"{f'**{value}**' if bold else value} ({row['low']:.2f}-{row['high']:.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--folder", type=Path, default=Path("runs/rotations"))
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--own", action="store_true", help="documents that the model writes itself")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--collect", type=Path, help="only read finished trials, and add them to this table")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the tables of docs/results.md from a collected table"
+    )
+    parser.add_argument("--finetune", type=Path, help="fine-tune with each criterion in force, into this table")
+    parser.add_argument("--steps", type=int, default=300)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    quiet_libraries()
+
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    for model in given.models:
+        if given.markdown:
+            print(markdown(summarise(pd.read_parquet(model))))
+            continue
+        if given.finetune is not None:
+            write_table(given.finetune, finetune(model, given.folder, steps=given.steps, say=say))
+            continue
+        rows: Any = experiment(
+            model, given.folder, own=given.own, lengths=given.lengths, finished=given.collect is not None,
+            say=say,
+        )  # fmt: skip
+        if given.collect is not None and len(rows):
+            if given.collect.exists():
+                known: Any = pd.read_parquet(given.collect)
+                same = (known["model"] == rows["model"][0]) & (known["documents"] == rows["documents"][0])
+                rows = pd.concat([known[~same], rows], ignore_index=True)
+            write_table(given.collect, rows)
+
+
+if __name__ == "__main__":
+    main()
