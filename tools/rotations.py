@@ -65,8 +65,8 @@ def markdown(table: Any) -> str:
 
 
 def _cell(row: Any, bold: bool) -> str:
-    value = f"{row['value']:.3f}"
-    return f"{f'**{value}**' if bold else value} ({row['low']:.2f}-{row['high']:.2f})"
+    value, digits = f"{row['value']:.3f}", 3 if row["high"] < 0.1 else 2
+    return f"{f'**{value}**' if bold else value} ({row['low']:.{digits}f}-{row['high']:.{digits}f})"
 
 
 def main() -> None:
