@@ -13,9 +13,23 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from . import ablation, cells, encodings, ensemble, memory, offload, overhead, published, rotations, series, training
+from . import (
+    ablation,
+    cells,
+    confirmation,
+    encodings,
+    ensemble,
+    memory,
+    offload,
+    overhead,
+    published,
+    rotations,
+    series,
+    training,
+)
 
-PARTS = "published overhead memory offload training series ablation ensemble encodings cells rotations".split()
+PARTS = """published overhead confirmation memory offload training series ablation ensemble encodings cells
+rotations""".split()
 RESULTS = Path(__file__).parent / "results.json"
 
 
@@ -37,6 +51,8 @@ def main() -> None:
                     rows = [published.compare(17, 64), published.compare(65, 16), published.compare(129, 8)]
                 case "overhead":
                     rows = [overhead.compare(case) for case in overhead.CASES]
+                case "confirmation":
+                    rows = [confirmation.compare()]
                 case "memory":
                     rows = [memory.compare()]
                 case "offload":

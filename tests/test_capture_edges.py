@@ -230,7 +230,13 @@ def test_a_sink_with_nearly_all_attention_leaves_valid_scores():
 def test_a_layer_that_is_skipped_on_the_prompt_is_noticed(monkeypatch):
     model = tiny_model("llama")
     ww.capture(model, prompt())
-    layer = model.model.layers[1]
-    monkeypatch.setattr(layer.self_attn, "forward", lambda hidden_states, **_: (hidden_states, None))
+    attention = model.model.layers[1].self_attn
+    forward = attention.forward
+
+    def skipping(hidden_states: Tensor, **rest: object) -> tuple[Tensor, Tensor | None]:
+        """Runs on the prompt of the self-check only."""
+        return (hidden_states, None) if hidden_states.shape[1] == 25 else forward(hidden_states, **rest)
+
+    monkeypatch.setattr(attention, "forward", skipping)
     with pytest.raises(ww.NotMeasurable, match="attention calls captured"):
         ww.capture(model, prompt())

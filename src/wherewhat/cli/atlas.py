@@ -36,7 +36,7 @@ def atlas(
     """  # noqa: E501 - a paragraph of help is one line
     import wherewhat as ww
 
-    from ..explorer.page import write_report
+    from ..explorer.page import report
     from ..files import plain
     from ..results import records
     from ..studies.atlas.terminal import show_atlas
@@ -44,7 +44,7 @@ def atlas(
     with study(as_json) as listening:
         found = ww.atlas(models, folder, **listening)
     page = folder / "report.html"
-    write_report([folder], page)
+    report([folder], page)
     if as_json:
         taus = [{"tau": plain(tau)} for tau in found.models["tau"]]
         rows = [row | tau for row, tau in zip(records(found.models), taus, strict=True)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import pandas as pd
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -82,10 +84,11 @@ def cell_status(name: str, done: int, running: int, failed: int, total: int) -> 
         _bars[-1](f"{name}: {at_work}" + f", {failed} failed" * (failed > 0), done + failed, total)
 
 
-@contextmanager
-def training_bar(console: Console) -> Iterator[Callable[[str, int, int, float, float], None]]:
-    """A bar with loss, accuracy and the time left."""
-    with progress_bar(console) as progress:
-        yield lambda name, step, steps, loss, accuracy: progress(
-            f"{name}: loss {loss:.3f}, accuracy {accuracy:.1%}", step, steps
-        )
+def show_findings(findings: pd.DataFrame, summary: str, console: Console) -> None:
+    """One row per published claim; `summary` names the number found for it, such as "mean and range over seeds"."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("claim", f"found, {summary}", "holds"):
+        table.add_column(column)
+    for row in findings.to_dict("records"):
+        table.add_row(row["claim"], row["found"], "yes" if row["holds"] else Text("NO", "bold red"))
+    console.print(Padding(table, (0, 2, 1, 2)))

@@ -37,7 +37,7 @@ def explorer_html(results: Sequence[Shown], names: Sequence[str] | None = None) 
 
     `names` are the names shown for all results except ablations and plans.
 
-    >>> page = explorer_html([Profile.load("profiles/smollm2"), Ablation.load("ablation/smollm2")])  # doctest: +SKIP
+    >>> page = explorer_html([Profile.load("profiles/smollm2"), Ablation.load("ablations/smollm2")])  # doctest: +SKIP
     """
     sources = [result for result in results if not isinstance(result, Joined)]
     if not results:
@@ -75,7 +75,7 @@ def report(
     or several. An ablation or plan is shown with the profile of its model. `names` are the names shown for all results
     except ablations and plans.
 
-    >>> ww.report(["profiles/smollm2", "ablation/smollm2", "runs/number-0"])           # doctest: +SKIP
+    >>> ww.report(["profiles/smollm2", "ablations/smollm2", "runs/number-0"])           # doctest: +SKIP
     PosixPath('report.html')
     """
     opened = [(result, folder) for held, folder in open_results(results) for result in held]
@@ -84,9 +84,6 @@ def report(
     path = Path(path)
     write_atomically(path, explorer_html([result for result, _ in opened], names))
     return path
-
-
-write_report = report  # the name that other commands import
 
 
 def comparisons(sources: Sequence[Source], names: Sequence[str]) -> dict[str, list[str]]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ..errors import BadInput
-from ..lab import Transformer, embedded, load_checkpoint
-from ..lab.checkpoint import read_run
 from ..tasks import TASKS
 from ..tasks.hops import HopTask, Sequences
 from . import Prompt
@@ -46,10 +42,3 @@ def prompts_of(task: HopTask, sequences: Sequences) -> list[Prompt]:
             )
         )
     return prompts
-
-
-def model_and_task(source: str) -> tuple[Transformer, str]:
-    """The last checkpoint of a training run and its task, or an embedded model, which has the name of its task."""
-    if source in TASKS and not Path(source).exists():
-        return embedded(source), source
-    return load_checkpoint(source), read_run(source).get("task", "")

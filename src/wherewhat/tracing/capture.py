@@ -13,6 +13,7 @@ from transformers import Cache, PreTrainedModel
 
 from ..core.trace import Trace
 from ..errors import BadInput, NotMeasurable
+from .confirm import probing
 from .hook import Recorder, last_logits_only, recording
 from .offload import entry_device
 from .self_check import certify
@@ -33,7 +34,7 @@ class Traceable(Protocol):
 
 def capture(
     model: PreTrainedModel | Traceable,
-    inputs: Inputs,
+    input_ids: Inputs,
     queries: Sequence[int] = (-1,),
     *,
     tokenizer: Any = None,
@@ -43,8 +44,9 @@ def capture(
 ) -> Trace:
     """Run the model once and keep the queries, keys and angles of every attention layer.
 
-    `inputs` are token ids (batch, tokens), the output of a tokenizer, or, with `tokenizer`, a text or a list of texts,
-    tokenized as `tokenizer(text)` does. All prompts of a batch must have the same number of tokens, without padding.
+    `input_ids` are token ids (batch, tokens), the output of a tokenizer, or, with `tokenizer`, a text or a list of
+    texts, tokenized as `tokenizer(text)` does. All prompts of a batch must have the same number of tokens, without
+    padding.
 
     `queries` are the token positions to look from, by default the last; `trace.at(position)` chooses among several.
     The model is checked once (`check=True`: again) and refused with a reason if it cannot be measured correctly.
@@ -58,9 +60,9 @@ def capture(
     if level not in ("keys", "prompt"):
         raise BadInput(f'level is "keys" or "prompt", got {level!r}')
     check_model(model)
-    input_ids = token_ids(inputs, tokenizer, entry_device(model))
-    check_input(model, input_ids)
-    tokens = input_ids.shape[1]
+    ids = token_ids(input_ids, tokenizer, entry_device(model))
+    check_input(model, ids)
+    tokens = ids.shape[1]
     try:
         positions = [range(tokens)[position] for position in queries]
     except (TypeError, IndexError) as error:
@@ -68,7 +70,7 @@ def capture(
     if not positions or 0 in positions:
         raise BadInput(f"queries must be positions 1 to {tokens - 1} of the prompt, got {list(queries)}")
     if isinstance(model, Traceable):
-        trace = model.trace(input_ids, positions)
+        trace = model.trace(ids, positions)
         if trace.absolute and level == "keys":
             raise NotMeasurable('positions are added to its embeddings: it can be measured at level "prompt" only')
         return trace
@@ -77,7 +79,7 @@ def capture(
         raise BadInput(f"query {min(positions)} is among the {known} tokens of the past, which are not run again")
     with _one_at_a_time:
         try:
-            return _capture(model, input_ids, positions, level, check, past)
+            return _capture(model, ids, positions, level, check, past)
         except (IndexError, RuntimeError) as error:
             context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
             if isinstance(error, NotMeasurable) or context is None or tokens <= context:
@@ -119,20 +121,28 @@ def _capture(
         )
     known, caching = (0, {}) if past is None else (past.get_seq_length(), {"past_key_values": past})
     recorder = Recorder(positions, known)
-    with recording(model, recorder):
+    modules, new = [module for module, _, _ in certificate.calls], input_ids.shape[1] - known
+    with recording(model, recorder), probing(model, modules, recorder, new) as probe:
         output = model(input_ids=input_ids[:, known:], use_cache=past is not None, **caching, **last_logits_only(model))
     if len(recorder.records) != len(certificate.positions):
         raise NotMeasurable(
             f"{len(recorder.records)} attention calls captured, {len(certificate.positions)} in the self-check"
         )
-    layers = []
-    for number, (record, where) in enumerate(zip(recorder.records, certificate.positions, strict=True)):
+    for number, record in enumerate(recorder.records):
         # One read: a sum is finite only if every term is.
         if not (record.queries.sum(dtype=torch.float32) + record.keys.sum(dtype=torch.float32)).isfinite():
             raise NotMeasurable(f"attention layer {number} gives NaN or infinite queries or keys on this prompt")
-        layers.append(where.layer(record, number))
+    if probe.contradicts(certificate, recorder.records):
+        certificate = certify(model, input_ids.shape[1], again=True)
+        if probe.contradicts(certificate, recorder.records):
+            raise NotMeasurable(
+                f"{model.config.model_type}: on this prompt, position does not act on keys as the self-check measured"
+            )
     return Trace(
-        attention=tuple(layers),
+        attention=tuple(
+            where.layer(record, number)
+            for number, (record, where) in enumerate(zip(recorder.records, certificate.positions, strict=True))
+        ),
         positions=tuple(positions),
         query=positions[-1],
         output=output.logits[:, -1].float(),

@@ -93,5 +93,5 @@ def angles_in_force(model: PreTrainedModel, length: int) -> tuple[float, ...]:
 
 def angles_depend_on_length(model: nn.Module) -> bool:
     """Whether the model's RoPE type scales its angles with the length of the prompt."""
-    kinds = (getattr(module, "rope_type", None) for module in model.modules())
+    kinds = (vars(module).get("rope_type") for module in model.modules())
     return any(re.search("dynamic|longrope", str(kind)) for kind in kinds if kind is not None)

@@ -20,7 +20,7 @@ from ..errors import BadInput, NotMeasurable
 from ..lab.transformer import Attend, Drop, Transformer
 from .hook import as_gated, gating, last_logits_only, quiet_evaluation
 from .interventions import Change, Intervention, Site
-from .self_check import TOKENS, angles_depend_on_length, certify
+from .self_check import TOKENS, angles_depend_on_length, confirmed
 
 # Layer, head, and frequency ID or band; None, or a missing part at the end, stands for all.
 HeadSpec = Sequence[int | str | None]
@@ -102,7 +102,7 @@ class Gatekeeper:
             ]
         else:
             with as_gated(model):
-                certificate = certify(model, TOKENS + 1)
+                certificate = confirmed(model, TOKENS + 1)
             self.at = {(module, layer): number for number, (module, layer, _) in enumerate(certificate.calls)}
             self.sites = [
                 Site(number if layer is None else layer, heads, where.rotation, where.stretch)

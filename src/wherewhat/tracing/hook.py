@@ -52,6 +52,7 @@ class Gate(Visitor, Protocol):
     """A visitor that changes a model temporarily."""
 
     modules: Set[nn.Module]  # the attention modules of its model
+    positions: Tensor | None  # of the tokens that are run, if they were passed to the model
 
     @property
     def frozen_by(self) -> tuple[int, ...]:
@@ -76,6 +77,13 @@ class Record:
     sinks: Tensor | None  # H
 
 
+class KeysReached(Exception):
+    """Ends an attention call that is run for its keys alone."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys
+
+
 @dataclass
 class Recorder:
     """Collects one record per attention call, in the order of the calls."""
@@ -86,6 +94,7 @@ class Recorder:
     records: list[Record] = field(default_factory=list)
     gate: Gate | None = None  # a gate that runs after the recorder, whose effect is recorded nevertheless
     own_copy: bool = False  # the batch holds one copy of the prompt per call: record copy c of call c only
+    stop_at_keys: bool = False  # do not record and attend, but end the call with its keys
 
     def enter(self, module: nn.Module, query: Tensor, key: Tensor, /, **facts: Any) -> tuple[Tensor, Tensor]:
         self.add(module, *(query, key) if self.gate is None else self.gate.enter(module, query, key), **facts)
@@ -107,6 +116,8 @@ class Recorder:
         sinks: Tensor | None = None,
     ) -> None:
         """Record the requested queries, the keys up to the last of them, and their rows of mask and bias."""
+        if self.stop_at_keys:
+            raise KeysReached(key)
         chosen = [position - self.past for position in self.positions]
         seen, calls = max(self.positions) + 1, len(self.records)
         last = self.records[-1] if self.records and self.records[-1].module is module else None

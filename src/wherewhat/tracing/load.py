@@ -25,6 +25,7 @@ from .gguf_cache import converted, keep_converted
 from .offload import read_device_map
 
 DTYPES = ("float32", "bfloat16", "float16")
+DEFAULTS = ("float32", "cpu", True)  # of the options that load a model, beside None and False
 
 
 class Loading(TypedDict, total=False):
@@ -74,6 +75,8 @@ def open_model(model: AnyModel, tokenizer: Any = None, **loading: Unpack[Loading
     """
     if isinstance(model, (str, Path)):
         if is_lab_model(model):
+            if given := [name for name, value in loading.items() if value not in (None, False, *DEFAULTS)]:
+                raise BadInput(f"{', '.join(given)}: only for language models; {model} is a model of the lab")
             if Path(model).exists():
                 return OpenedModel(load_checkpoint(model), str(model), read_run(model).get("task"))
             return OpenedModel(embedded(str(model)), str(model), str(model))
@@ -151,7 +154,7 @@ def load(
 def _as_plain(model: PreTrainedModel) -> None:
     """The weights of a .gguf file are dequantised when they are read: the model is a plain one, and can be saved."""
     if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
+        del model.config.quantization_config  # pyright: ignore[reportAttributeAccessIssue] - only on quantised models
     for name in ("hf_quantizer", "quantization_method", "is_quantized"):
         vars(model).pop(name, None)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,9 +22,11 @@ from transformers import PreTrainedModel
 from ..core.rotation import Rotation
 from ..core.trace import AttentionLayer
 from ..errors import NotMeasurable
+from .certificate import Certificate, Position
 from .check_prompt import TOKENS as TOKENS
 from .check_prompt import CheckPrompt, angles_in_force, make_prompt, stated_context
 from .check_prompt import angles_depend_on_length as angles_depend_on_length
+from .confirm import PROBE_TOLERANCE, Probe, probing, structure
 from .hook import Record, Recorder, gates, implementation, quiet_evaluation, recording
 from .rotation_probe import ShiftedKeys, fit_rotation, hypotheses_of, shifts_within, stretches_of
 
@@ -37,61 +39,33 @@ FLATTEST = {torch.float64: 3e-2, torch.float32: 3e-2, torch.float16: 2e-1, torch
 FAINTEST = {torch.float64: 1e-12, torch.float32: 1e-12, torch.float16: 1e-4, torch.bfloat16: 1e-12}
 
 
-@dataclass(frozen=True)
-class Position:
-    """How position acts on one attention call: a rotation, of keys divided by `stretch` where that is set.
-
-    In some families each dimension is scaled after the rotation. Dividing keys and multiplying queries by that scale
-    leaves every logit unchanged and makes the effect of position a pure rotation.
-    """
-
-    rotation: Rotation
-    stretch: Tensor | None = None
-
-    def layer(self, record: Record, number: int = 0) -> AttentionLayer:
-        queries, keys = record.queries, record.keys
-        if self.stretch is not None:
-            stretch = self.stretch.to(keys.device).float()
-            queries, keys = queries.float() * stretch, keys.float() / stretch
-        return AttentionLayer(
-            index=number if record.layer is None else record.layer,
-            queries=queries,
-            keys=keys,
-            rotation=self.rotation,
-            scaling=record.scaling,
-            softcap=record.softcap,
-            bias=record.bias,
-            sinks=record.sinks,
-        )
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """Result of the self-check: how position acts on each attention call, in order, and the largest deviations.
-
-    `calls` identifies each call: the module, the layer that was running, and the number of query heads.
-    """
-
-    positions: tuple[Position, ...]
-    deviation: dict[str, float]
-    absolute: bool
-    calls: tuple[tuple[nn.Module, int | None, int], ...]
-
-
-_certificates: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Certificate]] = WeakKeyDictionary()
+_certificates: WeakKeyDictionary[nn.Module, tuple[object, dict[tuple[object, ...], Certificate]]] = WeakKeyDictionary()
 
 
 def certify(model: PreTrainedModel, length: int, again: bool = False) -> Certificate:
-    """The certificate of a model, cached as long as implementation, dtype, device, angles and gates are unchanged.
+    """The certificate of a model, cached as long as its modules, their code, implementation, dtype, device, angles and
+    gates are unchanged.
 
     Angles that depend on the prompt length are those in force at `length`.
     """
     frozen = gates[model].frozen_by if model in gates else ()
     key = (model.config._attn_implementation, model.dtype, model.device, frozen, *angles_in_force(model, length))
-    known = _certificates.setdefault(model, {})
+    modules = structure(model)
+    if model not in _certificates or _certificates[model][0] != modules:
+        _certificates[model] = modules, {}
+    known = _certificates[model][1]
     if again or key not in known:
         known[key] = examine(model, length)
     return known[key]
+
+
+def confirmed(model: PreTrainedModel, length: int) -> Certificate:
+    """The certificate of a model, confirmed by a probe of the self-check's own prompt; if that fails, a new one."""
+    certificate, prompt = certify(model, length), make_prompt(model, length)
+    recorder, modules = Recorder([prompt.tokens - 1]), [module for module, _, _ in certificate.calls]
+    with recording(model, recorder), probing(model, modules, recorder, prompt.ids.shape[1]) as probe:
+        prompt.run(model)
+    return certify(model, length, again=True) if probe.contradicts(certificate, recorder.records) else certificate
 
 
 def examine(model: PreTrainedModel, length: int) -> Certificate:
@@ -106,7 +80,7 @@ def examine(model: PreTrainedModel, length: int) -> Certificate:
     with recording(model, recorder):
         logits = prompt.run(model)
     records = recorder.records
-    contents = entering_contents(model, prompt, records)
+    contents, probe = entering_contents(model, prompt, records)
     own_rows, own_logits = eager_pass(model, prompt, records, contents)
     _same_layers(model, own_rows, records)
     for number, record in enumerate(records):
@@ -134,7 +108,9 @@ def examine(model: PreTrainedModel, length: int) -> Certificate:
         "attention logits do not depend on one query and one key alone: after exchanging contents by hand, they differ "
         "from the placement table",
     )  # fmt: skip
-    return Certificate(positions, deviation, absolute=False, calls=calls)
+    confirmed = probe.deviations(records, positions).items()
+    probed = frozenset(call for call, off in confirmed if off <= PROBE_TOLERANCE[model.dtype] / 2)
+    return Certificate(positions, deviation, absolute=False, calls=calls, probed=probed)
 
 
 def measure_positions(
@@ -174,6 +150,7 @@ def measure_positions(
             )
             rest = left if stretch is None else rest
             if rotation is not None:
+                rotation = next((known.rotation for known in positions if known.rotation.same_as(rotation)), rotation)
                 positions.append(Position(rotation, stretch))
                 worst.append((shifted if stretch is None else shifted.divided_by(stretch)).worst_key(rotation))
                 break
@@ -240,17 +217,22 @@ def contents_changed(records: list[Record], change: Callable[[Tensor, int], Tens
         yield
 
 
-def entering_contents(model: PreTrainedModel, prompt: CheckPrompt, records: list[Record]) -> list[Tensor]:
-    """The hidden states that enter each attention call during a capture."""
+def entering_contents(model: PreTrainedModel, prompt: CheckPrompt, records: list[Record]) -> tuple[list[Tensor], Probe]:
+    """The hidden states that enter each attention call during a capture, and a probe of these calls."""
     contents: list[Tensor] = []
 
     def keep(states: Tensor, _: int) -> Tensor:
         contents.append(states)
         return states
 
-    with recording(model, Recorder([0])), contents_changed(records, keep):
+    recorder, modules = Recorder([prompt.tokens - 1]), [record.module for record in records]
+    with (
+        recording(model, recorder),
+        contents_changed(records, keep),
+        probing(model, modules, recorder, prompt.ids.shape[1]) as probe,
+    ):
         prompt.run(model)
-    return contents
+    return contents, probe
 
 
 def eager_pass(

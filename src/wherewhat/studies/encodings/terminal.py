@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ...display.terminal import show_findings
 from ...words import count
-from ..findings import show_findings
 from .claims import findings
 from .runs import CLEAN, variant_label
 from .tables import Encodings

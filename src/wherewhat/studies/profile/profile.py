@@ -231,7 +231,12 @@ def measure_settings(level: str, swaps: int | None, tau: float, seed: int, dtype
 def prompts_hash(prompts: Sequence[Prompt]) -> str:
     """A hash of everything in the prompts that affects the measurement; text for display does not count."""
     measured = [
-        {name: value for name, value in asdict(prompt).items() if name not in ("tokens", "says")} for prompt in prompts
+        {
+            "left_out" if name == "skipped" else name: value  # the name under which it was hashed at first
+            for name, value in asdict(prompt).items()
+            if name not in ("tokens", "says")
+        }
+        for prompt in prompts
     ]
     return hashlib.sha256(json.dumps(measured).encode()).hexdigest()
 

@@ -10,12 +10,11 @@ from jaxtyping import Float
 
 from ...core.trace import Trace
 from ...errors import BadInput
-from ...lab import Transformer, embedded
+from ...lab import Transformer
 from ...lab.gptj import to_gptj
-from ...tasks import TASKS
 from ...tracing import capture
 from ...tracing.fingerprint import model_hash
-from ...tracing.load import open_model
+from ...tracing.load import Loading, is_lab_model, open_model
 from .profile import Profile
 
 
@@ -41,10 +40,9 @@ def project_profile(profile: Profile, layer: int, head: int, frequency: int) -> 
     >>> project_profile(Profile.load("profiles/smollm2"), layer=12, head=3, frequency=20)        # doctest: +SKIP
     """
     about, name = profile.about, profile.about["model"]
-    if name in TASKS:  # an embedded model, even where a folder has the same name
-        model = embedded(name)
-    else:
-        model = open_model(name, dtype=about["settings"]["dtype"], revision=about.get("revision")).model
+    lab = is_lab_model(name)
+    loading: Loading = {} if lab else {"dtype": about["settings"]["dtype"], "revision": about.get("revision")}
+    model = open_model(name, **loading).model
     if isinstance(model, Transformer):
         model = to_gptj(model)
     if model_hash(model) != about["settings"]["weights"]:

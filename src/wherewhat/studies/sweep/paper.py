@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,22 +67,15 @@ BENDS = ((INDEX, 13, 1, "a U"), (RETRIEVAL, 7, -1, "an inverse U"))
 
 
 @dataclass(frozen=True)
-class Decoupling(Sweep):
+class Decoupling(Sweep, file="decoupling.json", kind="reproduction of the decoupling paper"):
     """The sweeps of all settings, and what they say about the claims.
 
     `findings` has one row per claim, `curvature` one row per setting and frequency: how accuracy bends over the
     position of the answer.
     """
 
-    FILE: ClassVar[str] = "decoupling.json"
-    KIND: ClassVar[str] = "reproduction of the decoupling paper"
-
     findings: pd.DataFrame
     curvature: pd.DataFrame
-
-    @property
-    def name(self) -> str:
-        return "decoupling"
 
     @property
     def sweeps(self) -> Sweep:

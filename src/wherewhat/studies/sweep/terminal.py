@@ -9,9 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ...display.terminal import STYLE
+from ...display.terminal import STYLE, show_findings
 from ...words import count
-from ..findings import show_findings
 from .paper import Decoupling
 from .sweep import Sweep
 
