@@ -30,9 +30,7 @@ def spectrum(
     ] = None,
     pairs: Annotated[int | None, option("binding: statements per prompt.", "64, or as many as fit")] = None,
     samples: Annotated[int | None, option("Number of prompts.", "4; number, letter and runs: 32")] = None,
-    base: Annotated[
-        list[float] | None, option("Other RoPE base to compare with; may be repeated.", "100 1e3 1e4 1e5 1e6")
-    ] = None,
+    base: Annotated[list[float] | None, option("Other RoPE base; may be repeated.", "100 1e3 1e4 1e5 1e6")] = None,
     top: Annotated[int, option("Number of heads to list for each share.", min=0)] = 5,
     seed: Seed = 0,
     as_json: AsJson = False,

@@ -24,7 +24,8 @@ def plan_data(
 
     Query heads that share a key head have the same numbers.
     """
-    keys = pd.MultiIndex.from_frame(heads[["layer", "kv_head"]])
+    groups: Any = heads[["layer", "kv_head"]]
+    keys = pd.MultiIndex.from_frame(groups)
     wide: Any = plan.planes.pivot(index=["layer", "kv_head"], columns="frequency", values=["effect", "kept"])
     arrays = {
         f"rotation_{name}": wide[name].reindex(index=keys, columns=list(frequencies)).to_numpy("f4")
