@@ -1,4 +1,4 @@
-"""`make bench`: run every benchmark, print tables of ratios, and save the results in bench/results.json."""
+"""`make bench`: run every benchmark, print one table of ratios, and save the results in bench/results.json."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 import transformers
 from rich.console import Console
-from rich.table import Table
 
 from . import (
     ablation,
@@ -19,17 +18,21 @@ from . import (
     confirmation,
     encodings,
     ensemble,
+    loading,
     memory,
     offload,
     overhead,
+    profiles,
     published,
     rotations,
     series,
+    serve,
     training,
 )
+from .table import last_committed, table
 
-PARTS = """published overhead confirmation memory offload training series ablation ensemble encodings cells
-rotations""".split()
+PARTS = """published agreement overhead confirmation memory offload training series ablation ensemble encodings cells
+rotations serve""".split()
 RESULTS = Path(__file__).parent / "results.json"
 
 
@@ -47,8 +50,14 @@ def main() -> None:
     for part in parser.parse_args().parts:
         with console.status(f"measuring: {part}"):
             match part:
+                case "profiles":
+                    rows = [profiles.compare(case) for case, (path, *_) in profiles.CASES.items() if path.exists()]
+                case "loading":
+                    rows = [loading.compare()]
                 case "published":
                     rows = [published.compare(17, 64), published.compare(65, 16), published.compare(129, 8)]
+                case "agreement":
+                    rows = [published.agreement(17, 64)]
                 case "overhead":
                     rows = [overhead.compare(case) for case in overhead.CASES]
                 case "confirmation":
@@ -72,16 +81,18 @@ def main() -> None:
                     rows = cells.compare()
                 case "rotations":
                     rows = rotations.compare()
+                case "serve":
+                    rows = serve.compare()
                 case _:
                     parser.error(f"no benchmark {part!r}")
         results[part] = rows
-        table = Table(*rows[0], title=part, title_justify="left", box=None)
-        for row in rows:
-            table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
-        console.print(table)
         partial = RESULTS.with_suffix(".partial")
         partial.write_text(json.dumps(results, indent=1) + "\n")
         partial.replace(RESULTS)
+    shown, warnings = table(results, last_committed(RESULTS))
+    console.print(shown)
+    for warning in warnings:
+        console.print(f"Warning: {warning}", style="bold red")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from wherewhat.cells.cells import run_cells
-from wherewhat.cells.executors import Executor, ProcessExecutor, executing
+from wherewhat.cells.executors import Executor, executing
+from wherewhat.cells.processes import ProcessExecutor
 from wherewhat.cells.ray import RayExecutor
 
 

@@ -60,6 +60,7 @@ def compare(tokens: int = 256, repeats: int = 21) -> dict[str, float | str]:
     return {
         "model": "SmolLM2",
         "tokens": tokens,
+        "pairs": repeats,
         "unconfirmed, CPU s": without,
         "confirmed, CPU s": with_it,
         "cost": f"{ratio - 1:.2%}",

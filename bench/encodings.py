@@ -17,7 +17,7 @@ from wherewhat.lab.classifier import Classifier, Design
 from wherewhat.lab.encodings import NOPE
 from wherewhat.lab.fit import batches, learn, pieces
 from wherewhat.studies.encodings.ablation import BATCH, ablate_heads
-from wherewhat.studies.encodings.runs import SIZES
+from wherewhat.studies.encodings.settings import SIZES
 from wherewhat.tasks import Count, Distance
 
 

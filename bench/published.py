@@ -68,6 +68,17 @@ def published_procedure(model: GPTJForCausalLM, ids: Tensor, tau: float = 1e-4) 
     return torch.stack(scores, 1)
 
 
+def agreement(tokens: int, prompts: int) -> dict[str, float]:
+    """The largest difference of a score from the published procedure, over all prompts."""
+    model = paper_model()
+    ids = torch.randint(0, 137, (prompts, tokens), generator=torch.Generator().manual_seed(1))
+    scores = ww.score(ww.capture(model, ids))
+    mine = torch.stack([scores.positional, scores.symbolic], 1)
+    theirs = torch.stack([published_procedure(model, one[None]) for one in ids])
+    off = (mine - theirs).abs().flatten(1).amax(1)
+    return {"tokens": tokens, "prompts": prompts, "largest difference": float(off.max()), "median": float(off.median())}
+
+
 def compare(tokens: int, batch: int) -> dict[str, float]:
     """Seconds per prompt of both ways, their ratio, and how well they agree."""
     model = paper_model()

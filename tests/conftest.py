@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +23,8 @@ os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" /
 settings.register_profile("wherewhat", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("wherewhat")
 
+# Of other processes: this package, one thread.
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(ww.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 WEIGHTS = Path(os.environ.get("WHEREWHAT_WEIGHTS", Path(__file__).parents[2] / "shared" / "weights"))
 
 
@@ -42,6 +46,14 @@ def weights(name: str) -> Path:
     if not path.exists():
         missing(f"no weights at {path}: set WHEREWHAT_WEIGHTS to the folder that holds {name}")
     return path
+
+
+def needed(package: str) -> Any:
+    """A package of the extra "integrations"."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        missing(f"{error}: `make integrations` installs it and runs these tests")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -95,3 +107,33 @@ def refuse(run):
         assert re.fullmatch(rf"wherewhat: [^\n]*{words}[^\n]*\n", err), err
 
     return call
+
+
+ALL_FAULTS = os.environ.get("WHEREWHAT_FAULTS") == "all"  # set by `make faults`
+
+
+def share(all_of_them: int, some: int) -> int:
+    """How many faults to try: all of them in `make faults`, a fixed share in `make test`."""
+    return all_of_them if ALL_FAULTS else some
+
+
+@pytest.fixture
+def tried(record_property: Any) -> Any:
+    """Counts what a test of faults tried, for the summary at the end: `tried("flipped bytes", 40)`."""
+
+    def add(what: str, number: int = 1) -> None:
+        record_property("tried", (what, number))
+
+    return add
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What the tests of faults tried."""
+    total: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if name == "tried" and getattr(report, "when", "") == "call":
+                    total[value[0]] += value[1]
+    if total:
+        terminalreporter.write_line("Faults tried: " + ", ".join(f"{n} {what}" for what, n in sorted(total.items())))

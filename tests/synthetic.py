@@ -16,6 +16,7 @@ from wherewhat.studies.atlas.tables import KINDS, MODELS
 from wherewhat.studies.dynamics.dynamics import Dynamics
 from wherewhat.studies.dynamics.measure import purity_table
 from wherewhat.studies.lengths.lengths import Lengths
+from wherewhat.studies.profile.attention import fixed_point
 from wherewhat.studies.profile.result import Profile
 from wherewhat.studies.rotations.plan import RotationPlan, most_needed, plane_table, ranks
 
@@ -29,8 +30,11 @@ def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, 
     for axis, values in (("positional", positional), ("symbolic", (1 - positional) * draw.random(len(layer)) ** 0.2)):
         columns |= {axis: values, f"{axis}_low": values - 0.01, f"{axis}_high": values + 0.01}
     for name in """entropy variance exclusion_bound positional_without_first symbolic_without_first mean_frequency
-                   previous_token induction sink""".split():
+                   previous_token induction sink current_token on_blocks on_query on_first elsewhere answer answer_token
+                   answer_chance""".split():
         columns[name] = draw.random(len(layer))
+    for name in ("on_blocks", "on_query", "on_first", "elsewhere", "answer", "answer_token"):
+        columns |= {f"{name}_low": columns[name] - 0.01, f"{name}_high": columns[name] + 0.01}
     table = pd.DataFrame(columns)
     table.insert(3, "kind", [kind(*pair) for pair in zip(table["positional"], table["symbolic"], strict=True)])
     index = [part.flatten() for part in np.indices((layers, heads, frequencies))]
@@ -51,8 +55,11 @@ def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, 
         "settings": {"weights": "0", "prompts": "0", "level": "keys"},
         "thresholds": {"high": 0.8, "low": 0.2}, "correlation": {"r": -0.5, "r_low": -0.6, "r_high": -0.4, "p": 0.01},
         "medians": {"positional": middle, "symbolic": middle}, "accuracy": None, "answer_probability": None,
-        "sinks": {"share": 0.1, "largest_in_a_block": 0.0}, "swaps": None, "sensitivity": [], "warnings": [],
+        "sinks": {"share": 0.1, "largest_in_a_block": 0.0, "tokens": []}, "swaps": None, "sensitivity": [],
+        "warnings": [],
         "skipped": {"statements": 0, "of_statements": 0, "swaps": 0, "of_swaps": 0},
+        "little": {"threshold": 0.01, "heads": 0, "of": layers * heads, "correlation": {"r": -0.5}},
+        "retrieval": None,
         "self_check": {"attention": 1e-7}, "versions": {"wherewhat": "0"}, "architecture": "random",
         "table": [{"first": at, "last": at, "label": label} for at, label in enumerate(labels)],
         "prompts": [prompt] * prompts,
@@ -60,6 +67,13 @@ def random_profile(layers: int, heads: int, frequencies: int, blocks: int = 64, 
     mass = torch.rand(layers, heads, blocks, blocks) / 4 / blocks
     tensors = {"block_attention": attention, "log_mass": mass.log().half()}
     tensors |= {axis: torch.rand(prompts, layers, heads) for axis in ("positional", "symbolic")}
+    queries = torch.arange(1, len(said))
+    seen = torch.rand(layers, heads, len(queries), 8)
+    tensors |= {
+        "token_attention": fixed_point(torch.rand(prompts, layers, heads, len(said)).mul(20).softmax(-1)),
+        "strongest_attention": fixed_point(seen.softmax(-1).sort(descending=True).values),
+        "strongest_keys": (seen * (queries + 1)[:, None]).to(torch.uint16),
+    }
     return Profile(table, pd.DataFrame(turning), about, tensors)
 
 
@@ -105,7 +119,7 @@ def random_plan(profile: Profile, keep: int = 1) -> RotationPlan:
     kept = most_needed(effect, keep, "model")
     about = {"model": "some", "weights": profile.about["settings"]["weights"], "keep": keep, "budget": "model"}
     about |= {"planes": angles.shape[1], "layers": list(range(layers)), "groups": [2] * layers, "lengths": [64, 256]}
-    tensors = {"effect": effect, "norm": effect, "rank": ranks(effect), "kept": kept}
+    tensors = {"effect": effect, "norm": effect.clone(), "rank": ranks(effect), "kept": kept}
     return RotationPlan(plane_table(effect, effect, kept, list(range(layers)), angles), None, about, tensors)
 
 

@@ -16,11 +16,12 @@ from scipy.stats import bootstrap
 
 import wherewhat as ww
 from conftest import weights
-from wherewhat.prompts import binding, plain_text, repeats
-from wherewhat.studies.ablation.ablate import effect_table, run_ablation
+from wherewhat.prompts import Prompt, binding, plain_text, repeats
+from wherewhat.studies.ablation.ablate import baseline_warnings, effect_table, run_ablation
 from wherewhat.studies.ablation.deposit import run_deposit
+from wherewhat.studies.ablation.figures import ablation_figure
 from wherewhat.studies.ablation.measures import Behaviour, losses, of_language_model, of_task
-from wherewhat.studies.ablation.selections import select
+from wherewhat.studies.ablation.selections import select, select_heads
 from wherewhat.studies.ablation.terminal import show_ablation, show_deposit
 from wherewhat.studies.ablation.trials import RANDOM, Trials
 from wherewhat.studies.multihop.demo import profile_embedded
@@ -240,7 +241,7 @@ def test_the_command_measures_saves_and_reuses(run, profiles, tmp_path) -> None:
     assert (tmp_path / "ablation.png").read_bytes()[:4] == b"\x89PNG"
     code, out, err = run(*command)
     assert code == 0
-    assert "4 of 4 ablations were measured before" in err.replace("\n", " ")
+    assert "ablations were measured before" in err.replace("\n", " ")
     assert "ablate 2 most positional heads" in out
     assert "drop 16 fastest quarter" not in out
     assert max(map(len, out.splitlines())) <= 80
@@ -270,6 +271,138 @@ def test_bad_selections_end_with_one_clear_line(refuse, profiles, tmp_path) -> N
 def test_a_profile_of_another_model_is_refused(refuse, profiles, tmp_path) -> None:
     model = weights("stories260K")
     refuse("of another model, letter", "ablate", model, "--profile", profiles / "letter", "-o", tmp_path)
+
+
+def scored_profile(layers: int = 4, heads: int = 6) -> ww.Profile:
+    """Heads of even layers retrieve, the more the higher their number; odd layers put little on the blocks."""
+    table = heads_table(layers, heads)
+    even = table["layer"] % 2 == 0
+    table["answer"] = np.where(even, 0.1 + table["head"] / 10 + table["layer"] / 1000, 0.01)
+    table["answer_low"], table["answer_chance"] = table["answer"] - 0.02, 0.05
+    table["on_blocks"] = np.where(even, 0.1 + table["head"] / 10, 0.001)
+    table["kind"] = np.where(table["positional"] > 0.5, "where", "what")
+    for role in ("induction", "previous_token", "current_token", "on_first"):
+        table[role] = 0.1
+    table.loc[3, "induction"] = 0.7
+    return ww.Profile(table, pd.DataFrame({"frequency": [1]}), {"settings": {"weights": "0"}}, {})
+
+
+def test_several_heads_are_one_set(tmp_path) -> None:
+    assert select_heads("3.0 4.0") == select_heads("3.0, 4.0") == select_heads("3.0,4.0,3.0") == [(3, 0), (4, 0)]
+    (tmp_path / "heads.txt").write_text("# the best\n3.0 4.0\n\n5.1  # and one more\n")
+    assert select_heads(f"@{tmp_path}/heads.txt") == [(3, 0), (4, 0), (5, 1)]
+    with pytest.raises(ww.BadInput, match=r"none\.txt: no such file"):
+        select_heads(f"@{tmp_path}/none.txt")
+    for words in ("fastest quarter", "3.1.5", "three best heads of all", "slowest half of 3.1"):
+        with pytest.raises(ww.BadInput, match=r"does not choose heads|no band|no such heads"):
+            select_heads(words)
+    with pytest.raises(ww.BadInput, match="chooses nothing"):
+        select_heads(" , ")
+
+
+def test_words_choose_heads_by_what_they_retrieve() -> None:
+    measured = scored_profile()
+    assert select_heads("3 most retrieving heads", measured) == [(2, 5), (0, 5), (2, 4)]
+    assert select_heads("retrieving heads with on_blocks above 0.55", measured) == [(2, 5), (0, 5)]
+    assert len(select_heads("retrieving heads", measured)) == 12
+    limited = "2 most retrieving heads with on_blocks below 0.35 and answer above 0.2"
+    assert select_heads(limited, measured) == [(2, 2), (0, 2)]
+    assert select_heads("induction heads", measured) == [(0, 3)]
+    assert len(select_heads("what heads", measured)) + len(select_heads("where heads", measured)) == 24
+    assert select("slowest quarter of 1 most retrieving heads", measured) == [(2, 5, "slowest quarter")]
+    with pytest.raises(ww.BadInput, match="a limit is a column"):
+        select_heads("retrieving heads with nothing above 1", measured)
+    with pytest.raises(ww.BadInput, match="no such heads; there are where, what"):
+        select_heads("clever heads", measured)
+    with pytest.raises(ww.BadInput, match="the profile has no such heads"):
+        select_heads("sink heads", measured)
+    with pytest.raises(ww.BadInput, match="needs a profile"):
+        select_heads("10 most retrieving heads")
+
+
+def test_controls_of_a_set_are_other_heads_of_the_same_layers() -> None:
+    made = Trials(heads_table(layers=4, heads=6)[["layer", "head"]], planes=8)
+    chosen = [(0, 1), (0, 2), (3, 5)]
+    one = made.head_set("some", chosen)
+    drawn = made.controls([one], draws=6)
+    assert len({control.choices for control in drawn}) > 1
+    for control in drawn:
+        assert [layer for layer, _ in sorted(control.choices)] == [0, 0, 3]
+        assert not set(control.choices) & set(chosen)
+        assert control.kind == one.kind
+    most = made.head_set("most of a layer", [(1, head) for head in range(4)])
+    for control in made.controls([most], draws=4):  # the layer has two others: the rest comes from elsewhere
+        assert control.number == 4
+        assert {(1, 4), (1, 5)} < set(control.choices)
+        assert not set(control.choices) & set(most.choices)
+    alone = Trials(heads_table(layers=3, heads=1), planes=8)
+    elsewhere = {control.choices for control in alone.controls([alone.head_set("one", [(1, 0)])], draws=8)}
+    assert elsewhere == {((0, 0),), ((2, 0),)}
+
+
+@pytest.mark.weights
+@pytest.mark.slow
+def test_heads_by_number_need_no_profile_and_the_answers_are_those_of_the_gated_model(stories260k, tmp_path) -> None:
+    """Answers before and after against Hugging Face's own greedy generation."""
+    tokenizer = ww.load_tokenizer(weights("stories260K"))
+    chosen = [(0, 1), (1, 2), (4, 7)]
+    found = ww.ablate(
+        stories260k, tokenizer=tokenizer, heads="0.1 1.2, 4.7", pairs=3, samples=4, draws=2, ablation="zero"
+    )
+    assert found.trials is not None
+    assert found.answers is not None
+    assert found.trials["chosen"].iloc[0] == "0.1, 1.2, 4.7"
+    assert found.trials["control_of"].tolist()[1:] == ["0.1 1.2, 4.7"] * 2
+    for drawn in found.trials["chosen"].iloc[1:]:
+        assert [head.split(".")[0] for head in drawn.split(", ")] == ["0", "1", "4"]
+    rows = found.answers.query("draw != draw").to_dict("records")
+    assert len(rows) == 3
+
+    def generated(prompt: Prompt) -> str:
+        ids = torch.tensor([prompt.ids])
+        out = stories260k.generate(ids, do_sample=False, max_new_tokens=4, pad_token_id=0, eos_token_id=None)
+        return tokenizer.decode(out[0, ids.shape[1] :])
+
+    for row, prompt in zip(rows, binding(tokenizer, 3, 4, 0), strict=False):
+        assert (row["text"], row["right"]) == (prompt.text, prompt.says)
+        assert row["before"] == generated(prompt)
+        with ww.gate(stories260k, ablate=chosen):
+            assert row["after"] == generated(prompt)
+    found.save(tmp_path)
+    pd.testing.assert_frame_equal(ww.Ablation.load(tmp_path).trials, found.trials)
+    with pytest.raises(ww.BadInput, match="needs a profile"):
+        ww.ablate(stories260k, tokenizer=tokenizer, heads="3 most retrieving heads")
+
+
+@pytest.mark.slow
+def test_the_figure_draws_every_set_and_its_controls(tmp_path) -> None:
+    found = ww.ablate("number", samples=8, draws=3, heads=["1.0", "2.0, 3.0"], drop="fastest quarter")
+    figure = ablation_figure(found)
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == ["ablate 1.0", "ablate 2.0, 3.0", "drop fastest quarter"]
+    for axes, measure in zip(figure.axes, found.effects["measure"].unique(), strict=True):
+        rows = found.effects[found.effects["measure"] == measure]
+        drawn = [artist.get_offsets()[:, 0].tolist() for artist in axes.collections if artist.get_gid() == "random"]
+        for (how, what), dots in zip(
+            [("ablate", "1.0"), ("ablate", "2.0, 3.0"), ("drop", "fastest quarter")], drawn, strict=True
+        ):
+            like = rows[(rows["control_of"] == what) & (rows["how"] == how)]
+            assert dots == pytest.approx(like["after"].tolist())
+            assert len(dots) == 3
+
+
+def test_a_baseline_of_zero_is_said_before_the_effects() -> None:
+    made = Trials(heads_table(), planes=8)
+    trial = made.head_set("1.0", [(1, 0)])
+    results = [{"binding_accuracy": torch.zeros(4), "text_loss": torch.ones(4)} for _ in range(3)]
+    trials = [trial, *made.controls([trial], draws=2)]
+    effects = effect_table(results[0], trials, results, seed=0)
+    warnings = baseline_warnings(effects)
+    assert warnings == ["right answers (binding_accuracy) is 0 for the intact model: no ablation can lower it"]
+    console = Console(record=True, width=80)
+    show_ablation(ww.Ablation(effects, {"ablation": "mean", "warnings": warnings}), console)
+    shown = " ".join(console.export_text().split())
+    assert shown.index("no ablation can lower it") < shown.index("against random")
 
 
 # Deposits.

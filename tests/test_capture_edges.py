@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import GPTJConfig, GPTJForCausalLM
+from transformers import DynamicCache, GPTJConfig, GPTJForCausalLM, StaticCache
 
 import wherewhat as ww
 from tiny import tiny_model
-from wherewhat.core import scores
+from wherewhat.core import walk
 from wherewhat.core.rotation import Rotation
 from wherewhat.core.trace import AttentionLayer, Trace
 
@@ -180,7 +181,7 @@ def test_layers_processed_together_score_as_alone(monkeypatch):
         seen = trace.at(at)
         together = ww.score(seen), ww.score_frequencies(seen), ww.entropy(seen)
         with monkeypatch.context() as patch:
-            patch.setattr(scores, "PIECE", 1)
+            patch.setattr(walk, "TOGETHER", 1)
             assert all(len(run) == 1 for run in seen.runs(1))
             alone = ww.score(seen), ww.score_frequencies(seen), ww.entropy(seen)
         for one, other in zip(together[:2], alone[:2], strict=True):
@@ -194,7 +195,7 @@ def test_heads_processed_in_parts_score_as_together(monkeypatch, bias):
     layer = layers_of([Rotation.half_split(torch.tensor([1.0, 0.3, 0.1]), 8)], bias=bias)[0]
     trace = Trace((replace(layer, sinks=torch.arange(4.0)),), (11, 19), 19)
     together = ww.score(trace), ww.score_frequencies(trace), ww.exclusion(trace)
-    monkeypatch.setattr(scores, "LARGEST", 1)
+    monkeypatch.setattr(walk, "LARGEST", 1)
     assert len(list(trace.attention[0].parts(1))) == 2
     alone = ww.score(trace), ww.score_frequencies(trace), ww.exclusion(trace)
     for one, other in zip(together[:2], alone[:2], strict=True):
@@ -240,3 +241,139 @@ def test_a_layer_that_is_skipped_on_the_prompt_is_noticed(monkeypatch):
     monkeypatch.setattr(attention, "forward", skipping)
     with pytest.raises(ww.NotMeasurable, match="attention calls captured"):
         ww.capture(model, prompt())
+
+
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32,
+    "short_factor": [1.0] * 8, "long_factor": [1.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rope", [DYNAMIC, LONGROPE], ids=["dynamic", "longrope"])
+def test_a_cache_is_refused_where_angles_depend_on_the_length(rope):
+    model = tiny_model("llama", rope_parameters=rope, max_position_embeddings=32 if rope is DYNAMIC else 128)
+    past = DynamicCache()
+    with torch.no_grad():
+        model(input_ids=prompt(tokens=20), past_key_values=past, use_cache=True)
+    with pytest.raises(ww.NotMeasurable, match="depend on the length of the prompt"):
+        ww.capture(model, prompt(tokens=60), past=past)
+    assert past.get_seq_length() == 20
+
+
+@pytest.mark.parametrize("kind", [DynamicCache, partial(StaticCache, max_cache_len=64)])
+def test_a_cache_that_drops_keys_outside_the_window_is_refused(kind):
+    model = tiny_model("mistral")
+    with pytest.raises(ww.BadInput, match="outside a sliding window"):
+        ww.capture(model, prompt(), past=kind(config=model.config))
+
+
+def test_a_cache_without_a_window_holds_every_key():
+    model, past = tiny_model("mistral"), DynamicCache()
+    whole = ww.capture(model, prompt(tokens=40))
+    ww.capture(model, prompt(tokens=40)[:, :20], past=past)
+    rest = ww.capture(model, prompt(tokens=40), past=past)
+    for layer in range(4):
+        torch.testing.assert_close(rest.attention_rows(layer), whole.attention_rows(layer))
+
+
+def test_a_cache_of_another_batch_is_refused():
+    model, past = tiny_model("llama"), DynamicCache()
+    ww.capture(model, prompt(batch=3, tokens=15), past=past)
+    with pytest.raises(ww.BadInput, match="cannot continue from this cache of 15 tokens"):
+        ww.capture(model, prompt(batch=2), past=past)
+
+
+@pytest.mark.parametrize("original", [12, 24, 40])
+def test_short_prompts_after_a_long_one_have_the_first_angles(original):
+    """Dynamic scaling keeps the angles of the longest prompt, until one is shorter than the original context."""
+    model = tiny_model("llama", rope_parameters=DYNAMIC, max_position_embeddings=original)
+    short = prompt(tokens=original - 2)
+    before = ww.capture(model, short)
+    assert not torch.equal(ww.capture(model, prompt(tokens=90)).angles, before.angles)
+    after = ww.capture(model, short)
+    assert torch.equal(after.angles, before.angles)
+    torch.testing.assert_close(ww.score(after).positional, ww.score(before).positional)
+
+
+def test_keys_that_are_all_zero_are_named_as_the_reason():
+    model = tiny_model("llama")
+    with torch.no_grad():
+        for part in ("weight", "bias"):
+            getattr(model.model.layers[2].self_attn.k_proj, part).zero_()
+    with pytest.raises(ww.NotMeasurable, match="the keys of attention layer 2 are all zero"):
+        ww.capture(model, prompt())
+
+
+def test_another_thread_that_runs_the_model_during_a_capture_is_refused():
+    model, errors = tiny_model("llama"), []
+    expected = ww.score(ww.capture(model, prompt())).positional
+
+    def run() -> None:
+        try:
+            model(input_ids=prompt())
+        except ww.BadInput as error:
+            errors.append(str(error))
+
+    def interrupt(*_: object) -> None:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+    handle = model.model.layers[1].register_forward_pre_hook(interrupt)
+    trace = ww.capture(model, prompt())
+    handle.remove()
+    assert errors
+    assert all("another thread is capturing this model" in error for error in errors)
+    assert torch.equal(ww.score(trace).positional, expected)
+    assert trace.layers == [0, 1, 2, 3]
+    run()
+    model(input_ids=prompt())
+
+
+def test_another_thread_that_is_in_the_middle_of_a_pass_is_refused():
+    model, errors = tiny_model("llama"), []
+    expected = ww.score(ww.capture(model, prompt())).positional
+    inside, go_on = threading.Event(), threading.Event()
+
+    def run() -> None:
+        try:
+            model(input_ids=prompt())
+        except ww.BadInput as error:
+            errors.append(str(error))
+
+    other = threading.Thread(target=run)
+
+    def meet(*_: object) -> None:
+        if threading.current_thread() is other:
+            inside.set()
+            go_on.wait()
+        else:
+            go_on.set()
+            other.join()
+
+    handle = model.model.layers[1].register_forward_hook(meet)
+    other.start()
+    inside.wait()
+    trace = ww.capture(model, prompt())
+    handle.remove()
+    assert len(errors) == 1
+    assert torch.equal(ww.score(trace).positional, expected)
+
+
+class Unknown:
+    """A wrapper that nobody knows: `trace` opens a context, and other names are looked up in the model."""
+
+    def __init__(self, model):
+        self._module = model
+
+    def trace(self, *_: object) -> object:
+        return object()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._module, name)
+
+
+def test_an_unknown_wrapper_with_a_trace_of_its_own_is_refused():
+    with pytest.raises(ww.BadInput, match="got Unknown, which wraps one: pass its attribute _module"):
+        ww.capture(Unknown(tiny_model("llama")), prompt())

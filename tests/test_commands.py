@@ -58,7 +58,7 @@ def small(name: str, folder: Path) -> Result:
     calls: dict[str, Callable[[], Any]] = {
         "profile": lambda: ww.profile(model, pairs=4, samples=2, folder=folder),
         "compare": lambda: ww.compare(*2 * [ww.profile(model, pairs=4, samples=2)], folder=folder),
-        "ablate": lambda: ww.ablate("number", samples=8, draws=2, ablate="0.0", folder=folder),
+        "ablate": lambda: ww.ablate("number", samples=8, draws=2, heads="0.0", folder=folder),
         "deposit": lambda: ww.deposit(model, pairs=3, samples=2, folder=folder),
         "lengths": lambda: ww.lengths("number", prompts=4, longest=17, folder=folder),
         "stretch": lambda: ww.stretch(model, pairs=4, samples=2, longest=160, measure=[120], folder=folder),
@@ -80,7 +80,14 @@ def listed(folder: Path, model: str) -> Path:
     return path
 
 
-WITHOUT_RESULT = {"report", "plot", "demo", "reproduce"}  # files; profiles; the results of the other commands
+WITHOUT_RESULT = {
+    "report",
+    "plot",
+    "export",
+    "demo",
+    "reproduce",
+    "serve",
+}  # files; profiles; the results of other commands; a page
 
 
 @pytest.mark.slow

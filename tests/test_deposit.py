@@ -15,7 +15,7 @@ from wherewhat.lab.classifier import Classifier, Design
 from wherewhat.lab.fit import batches, fit, held_out, learn, pieces
 from wherewhat.lab.train import Recipe
 from wherewhat.studies.encodings.ablation import ablate_heads, head_means
-from wherewhat.studies.encodings.runs import ENCODINGS, FLAWED, SIZES, EncodingSetting, settings
+from wherewhat.studies.encodings.settings import ENCODINGS, FLAWED, SIZES, EncodingSetting, settings
 from wherewhat.tasks import Count, Distance
 
 RECIPE = Recipe(

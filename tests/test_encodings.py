@@ -18,7 +18,7 @@ import wherewhat as ww
 from wherewhat.errors import BadInput, NotMeasurable
 from wherewhat.lab.classifier import Classifier, Design
 from wherewhat.lab.encodings import Encoding, alibi_slopes
-from wherewhat.studies.encodings.runs import ENCODINGS, TIMES
+from wherewhat.studies.encodings.settings import ENCODINGS, TIMES
 from wherewhat.studies.profile.prompt_level import score_prompt
 
 LENGTHS = (14, 9, 5)

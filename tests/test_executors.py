@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from conftest import weights
 from wherewhat.cells.cells import run_cells
-from wherewhat.cells.executors import Executor, LocalOnly, ProcessExecutor, executing
+from wherewhat.cells.executors import Executor, LocalOnly, SerialExecutor, attempt, executing
+from wherewhat.cells.processes import ProcessExecutor
 from wherewhat.cli import app
 from wherewhat.errors import BadInput, CellsFailed
 
@@ -93,11 +94,133 @@ def test_a_killed_process_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_process_that_has_nothing_to_do_takes_over_from_one_that_dies(tmp_path: Path) -> None:
+    def compute(cell: Square) -> dict[str, torch.Tensor]:
+        if cell.number == 13 and not (tmp_path / "died").exists():
+            while not (tmp_path / "other").exists():  # the other process has computed the other cell
+                time.sleep(0.01)
+            time.sleep(1)
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        (tmp_path / "other").touch()
+        return {"square": torch.tensor(cell.number**2)}
+
+    with executing(ProcessExecutor(2), lambda *_: None):
+        results = list(run_cells(tmp_path / "cells", [Square(13), Square(2)], compute, "squares"))
+    assert [int(result["square"]) for result in results] == [169, 4]
+
+
+@pytest.mark.slow
 def test_a_cell_that_kills_every_process_fails_alone(tmp_path: Path) -> None:
     with pytest.raises(CellsFailed, match="1 of 4 squares failed") as raised:
         squares(tmp_path, [Square(666), Square(1, 1.0), Square(2, 1.0), Square(3)], ProcessExecutor(2))
     assert list(raised.value.failed.values()) == ["its process died 3 times"]
     assert len(list((tmp_path / "cells").glob("*.safetensors"))) == 3
+
+
+HEAVY = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from wherewhat.cells.cells import run_cells
+from wherewhat.cells.executors import executing
+from wherewhat.cells.processes import ProcessExecutor
+
+@dataclass(frozen=True)
+class Number:
+    number: int
+
+model = torch.ones(8_000_000)  # more than a pipe holds
+
+if __name__ == "__main__":
+    def compute(cell, model=model):
+        return {"sum": model.sum() + cell.number}
+
+    with executing(ProcessExecutor(2)):
+        results = list(run_cells(Path(sys.argv[1]), [Number(n) for n in range(6)], compute))
+    print([int(one["sum"]) - 8_000_000 for one in results])
+"""
+
+
+def workers_of(process: int) -> list[int]:
+    """The worker processes of a process, also those that are just starting."""
+    children = [number for file in Path(f"/proc/{process}/task").glob("*/children") for number in read(file).split()]
+    return [int(number) for number in children if "spawn_main" in read(Path(f"/proc/{number}/cmdline"))]
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # the process has ended
+        return ""
+
+
+def heavy(folder: Path) -> subprocess.Popen[str]:
+    (folder / "heavy.py").write_text(HEAVY)
+    command = [sys.executable, folder / "heavy.py", folder / "cells"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def next_worker(process: subprocess.Popen[str], seen: set[int]) -> int:
+    """A worker that was not there before, as early as possible."""
+    while not (new := [pid for pid in workers_of(process.pid) if pid not in seen]):
+        assert process.poll() is None, process.communicate()
+    seen.add(new[0])
+    return new[0]
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_while_they_start_are_replaced(tmp_path: Path) -> None:
+    begun, seen = heavy(tmp_path), set[int]()
+    for _ in range(2):
+        os.kill(next_worker(begun, seen), signal.SIGKILL)
+    out, err = begun.communicate(timeout=100)
+    assert (out, begun.returncode) == ("[0, 1, 2, 3, 4, 5]\n", 0), err
+
+
+@pytest.mark.slow
+def test_if_no_worker_can_start_all_cells_fail_with_the_reason(tmp_path: Path) -> None:
+    begun, seen = heavy(tmp_path), set[int]()
+    while begun.poll() is None:
+        for pid in set(workers_of(begun.pid)) - seen:
+            seen.add(pid)
+            os.kill(pid, signal.SIGKILL)
+    _, err = begun.communicate(timeout=100)
+    assert "6 of 6 parts failed" in err
+    assert "no process could start (its process ended with exit code -9)" in err
+
+
+@pytest.mark.slow
+def test_control_c_works_while_a_worker_hangs_as_it_starts(tmp_path: Path) -> None:
+    begun, seen = heavy(tmp_path), set[int]()
+    for _ in range(2):
+        os.kill(next_worker(begun, seen), signal.SIGSTOP)
+    time.sleep(0.5)
+    begun.send_signal(signal.SIGINT)
+    _, err = begun.communicate(timeout=30)
+    assert "KeyboardInterrupt: 0 of 6 parts are kept" in err
+    assert not any(Path(f"/proc/{pid}").exists() for pid in seen)
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_study_end_and_leave_no_files(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "heavy.py").write_text(HEAVY.replace("return {", "import time; time.sleep(60)\n        return {"))
+    command = [sys.executable, tmp_path / "heavy.py", tmp_path / "cells"]
+    begun = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path / "temporary")})
+    while len(started := workers_of(begun.pid)) < 2:
+        assert begun.poll() is None
+    time.sleep(8)  # until they compute
+    begun.kill()
+    begun.wait()
+    ends = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < ends:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+    assert not [path for path in (tmp_path / "temporary").rglob("*") if path.stat().st_size > 1e6]
 
 
 def test_a_local_callable_does_nothing_in_a_worker() -> None:
@@ -121,7 +244,7 @@ import torch
 from wherewhat.cli import app
 from wherewhat.files import write_tables
 from wherewhat.studies.encodings.tables import gather
-from wherewhat.studies.encodings.runs import SIZES, EncodingSetting
+from wherewhat.studies.encodings.settings import SIZES, EncodingSetting
 from wherewhat.cells.executors import attempt, executing
 
 class Pickling:
@@ -150,7 +273,7 @@ for name, executor in (("here", None), ("there", Pickling())):
         size = replace(SIZES["small"], layers=2, heads=2, width=16, hidden=16, tested=64,
                        recipe=replace(SIZES["small"].recipe, steps=4, batch=16, warmup=2))
         wanted = [EncodingSetting("rope", "distance"), EncodingSetting("nope", "count")]
-        tables = gather(out / "encodings", wanted, size, print)
+        tables = gather(out / "encodings", wanted, print, sizes={"small": size})
         write_tables(out, {f"encodings-{number}": table for number, table in enumerate(tables)})
 """
 
@@ -211,3 +334,44 @@ def test_contradictory_options_are_refused() -> None:
         result = CliRunner().invoke(app, command.split())
         assert isinstance(result.exception, BadInput)
         assert reason in str(result.exception)
+
+
+def test_processes_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert [ProcessExecutor(jobs).threads for jobs in (1, 2, 3, 16)] == [8, 4, 2, 1]
+
+
+def test_the_outcome_of_a_cell_says_what_happened() -> None:
+    def compute(number: int) -> bytes:
+        print("computing")
+        time.sleep(0.05)
+        if number < 0:
+            raise BadInput("negative")
+        return bytes([1 // number])
+
+    start = time.perf_counter()
+    good, refused, failed = (attempt(compute, number) for number in (1, -1, 0))
+    assert 0.15 <= good.seconds + refused.seconds + failed.seconds <= time.perf_counter() - start
+    assert (good.content, good.reason, good.log) == (b"\x01", "", "computing\n")
+    assert (refused.content, refused.reason, refused.log) == (None, "negative", "computing\n")
+    assert (failed.content, failed.reason[:17]) == (None, "ZeroDivisionError")
+    assert "Traceback" in failed.log
+    assert good.where.startswith(f"process {os.getpid()} of ")
+
+
+def test_an_executor_is_closed_when_the_outermost_context_ends() -> None:
+    class Counted(SerialExecutor):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    outer, inner = Counted(), Counted()
+    with executing(outer):
+        with executing(outer):
+            pass
+        assert outer.closed == 0
+        with executing(inner):
+            pass
+        assert (outer.closed, inner.closed) == (0, 1)
+    assert (outer.closed, inner.closed) == (1, 1)

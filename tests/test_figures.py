@@ -33,7 +33,7 @@ def profile() -> Profile:
         table.query("layer < 3 or head < 2").reset_index(drop=True)
         for table in (made.heads, pd.concat([made.frequencies, still]))
     )
-    for table in made.tensors.values():
+    for table in (tensor for tensor in made.tensors.values() if tensor.is_floating_point()):
         table[(slice(None),) * (table.dim() == 4 and len(table) == 8) + (3, 2)] = torch.nan
     return Profile(heads, frequencies, made.about, made.tensors)
 

@@ -12,8 +12,10 @@ from torch.testing import assert_close
 
 import wherewhat as ww
 from known_layers import alibi, known_layers, random_layer, spans, trace_of, window
-from wherewhat.core.frequency import frequency_logits, mean_frequency
-from wherewhat.core.swaps import score_blocks
+from wherewhat.core.frequency import frequency_logits, mean_frequency, pair_use, softmax_mean_frequency
+from wherewhat.core.swaps import PairScores, Weighting, score_blocks
+from wherewhat.lab import Shape, Transformer
+from wherewhat.studies.multihop.published import published
 
 
 @given(known_layers())
@@ -44,7 +46,8 @@ def test_each_frequency_scores_as_a_separate_head(layer, data, tau):
 def test_a_frequency_in_float64_scores_as_with_explicit_swaps():
     layer = random_layer(planes=1, size=4.0, kv_heads=2)
     blocks = [(at, at + 1) for at in range(8)]
-    result = score_blocks(layer.alone(0).placement(), torch.arange(8)[:, None], tau=1e-4)
+    result = score_blocks(layer.alone(0).placement(), torch.arange(8)[:, None], [Weighting(1e-4)])
+    result = PairScores(*(part[0] for part in result))
     positional, symbolic, _ = layer.scores(blocks, tau=1e-4)
     assert_close(result.positional.double(), positional, atol=2e-6, rtol=0)
     assert_close(result.symbolic.double(), symbolic, atol=2e-6, rtol=0)
@@ -147,3 +150,23 @@ def test_the_mean_frequency_has_one_value_per_head():
     ids = torch.arange(1, 9)
     expected = ((maximum * ids).sum(-1) / maximum.sum(-1)).round()
     assert torch.equal(mean_frequency(maximum), expected)
+
+
+def test_the_published_use_gives_the_published_table_of_mean_frequency_ids():
+    use, table = published("frequency-use"), published("mean-frequency")
+    for task in ("number", "letter"):
+        curves = use[use["task"] == task].pivot(index="layer", columns="frequency", values="use")
+        means = softmax_mean_frequency(torch.tensor(curves.to_numpy()))
+        assert means.round().int().tolist() == table.loc[table["task"] == task, "mean_id"].tolist()
+
+
+def test_pair_use_is_the_largest_product_of_all_causal_pairs():
+    model = Transformer(Shape(11, layers=2, heads=2, width=16, hidden=8), seed=3)
+    tokens = torch.randint(11, (3, 5), generator=torch.Generator().manual_seed(0))
+    trace = model.trace(tokens, range(5))
+    found = pair_use(trace)
+    for layer, head, plane in [(0, 0, 0), (1, 1, 3), (1, 0, 2)]:
+        queries = trace.attention[layer].queries[1, head, :, 2 * plane : 2 * plane + 2]
+        keys = trace.attention[layer].keys[1, head, :, 2 * plane : 2 * plane + 2]
+        wanted = max(float(queries[i] @ keys[j]) for i in range(5) for j in range(i + 1))
+        assert float(found[1, layer, head, plane]) == pytest.approx(wanted, rel=1e-5)

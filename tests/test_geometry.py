@@ -58,11 +58,13 @@ def test_the_trained_models_hold_keys_and_queries_as_published() -> None:
     letter = geometry(ww.embedded("letter"), Letter().sample(200))
     assert letter.heads["concentration"].max() < 0.3
     assert letter.heads["mean_frequency"].between(30, 42).all()
+    assert (positional["softmax_mean_frequency"] <= 3).all()  # published: 2, 2, 2
+    assert letter.heads["softmax_mean_frequency"].between(30, 46).all()
     use = number.use.query("layer == 1").sort_values("largest")
     assert use["frequency"].iloc[-1] <= 2
     figure = geometry_figure(number, "number")
     (drawn,) = (line for line in figure.axes[0].lines if line.get_gid() == "mean")
-    assert drawn.get_xdata().tolist() == number.heads["mean_frequency"].tolist()
+    assert drawn.get_xdata().tolist() == number.heads["softmax_mean_frequency"].tolist()
 
 
 @pytest.mark.slow

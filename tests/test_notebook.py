@@ -43,6 +43,28 @@ def test_the_example_runs_and_shows_the_explorer_and_figures(tmp_path, monkeypat
     assert (tmp_path / "plane.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
+def test_a_notebook_shows_the_live_page_until_it_is_closed(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    cells = ["import wherewhat as ww\npage = ww.explore('number')\npage", ASK, "page.close()"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown, asked, _ = (cell.outputs for cell in notebook.cells)
+    ((tag, said),) = elements(shown[-1].data["text/html"])
+    assert tag == "iframe"
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}", said["src"] or "")
+    assert asked[-1].data["text/plain"] == "(200, 1)"
+
+
+ASK = """
+import json, urllib.request
+base, token = page.address.split("?token=")
+body = json.dumps({"text": "as u m bf bv m dn m 5 7 10 1 10 5 1 10 16"}).encode()
+answer = urllib.request.urlopen(urllib.request.Request(base + "api/measure", body, {"x-wherewhat-token": token}))
+answer.status, json.load(answer)["passes"]
+"""
+
+
 def test_notebooks_show_results_as_the_explorer_and_hostile_text_stays_inside_its_frame():
     made = random_profile(2, 2, 3, blocks=4)
     prompt = made.about["prompts"][0] | {"tokens": [HOSTILE] * 18, "text": HOSTILE, "labels": [HOSTILE] * 4}

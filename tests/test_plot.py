@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from matplotlib.image import imread
 from matplotlib.text import Annotation, Text
 
-from synthetic import random_atlas
+import wherewhat as ww
+from conftest import ENVIRONMENT
+from synthetic import random_ablation, random_atlas, random_profile
 from wherewhat import cli
 from wherewhat.core.kinds import kind
 from wherewhat.errors import BadInput
@@ -154,10 +157,8 @@ def test_the_figure_of_an_atlas_holds_every_head(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line(
-    profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    profile.save(tmp_path / "profile")
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    random_profile(3, 4, 8).save(tmp_path / "profile")
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -171,13 +172,40 @@ def test_the_command_line(
     assert (tmp_path / "out" / "both.svg").is_file()
     (tmp_path / "file").write_text("")
     for arguments, reason in (
-        (["profile", "--figure", "pie"], "no figure 'pie': plane, heatmaps, heads, layers"),
+        (["profile", "--figure", "pie"], "no figure 'pie'; figures of a profile: plane, heatmaps, heads, layers"),
         (["profile", "-o", "file/plane.png"], "cannot be written"),
         (["profile", "-o", "plane.gif"], "written as .png, .pdf or .svg"),
-        (["nowhere"], "holds no profile"),
+        (["nowhere"], "no such folder"),
     ):
         code, said = run(*arguments)
         assert code == 2
         assert said.startswith("wherewhat: ")
         assert said.count("\n") == 1
         assert reason in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("thing", "name"), [("trace", "Trace"), ("ww.score(trace)", "Scores")])
+def test_what_cannot_be_drawn_says_what_can(thing: str, name: str) -> None:
+    """In a process of its own: here, the types of arguments are checked first."""
+    made = "trace = ww.capture(ww.embedded('letter'), torch.ones(1, 9).long())"
+    code = f"import torch, wherewhat as ww; {made}; ww.plot({thing})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
+    assert f"BadInput: {name} cannot be shown: give a profile, dynamics" in done.stderr
+
+
+def test_a_folder_names_its_own_figures_and_draws_whichever_it_holds(refuse, tmp_path: Path) -> None:
+    profile = random_profile(3, 4, 8)
+    made = random_ablation(profile)
+    named = made.effects.assign(what=made.effects["what"].where(made.effects["draw"].notna(), "a set"), layer=None)
+    first = named.drop_duplicates(["measure", "what", "draw"])
+    ablation = ww.Ablation(first.assign(control_of=first["draw"].map(lambda _: "a set")), made.about)
+    ablation.save(tmp_path / "ablation")
+    refuse("no figure 'planes'; figures of an ablation: ablation", "plot", tmp_path / "ablation", "--figure", "planes")
+    ablation.save(tmp_path / "both")
+    profile.save(tmp_path / "both")
+    both = ww.plot(tmp_path / "both", "ablation", tmp_path / "a.png")
+    assert len(both.axes) == 2
+    assert ww.plot(tmp_path / "both").axes[0].get_xlabel().startswith("looks at where")
+    with pytest.raises(ww.BadInput, match="no figure 'x'; figures of a profile: plane, heatmaps"):
+        ww.plot(tmp_path / "both", "x")

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 import wherewhat as ww
@@ -24,17 +26,23 @@ from conftest import weights
 from tiny import tiny_model
 from wherewhat.cells.cells import cell_hash, run_cells
 from wherewhat.core.placement import Placement
-from wherewhat.errors import BadInput, NotMeasurable
+from wherewhat.errors import BadInput, NotMeasurable, SetAside
 from wherewhat.prompts import Prompt, binding
+from wherewhat.studies.profile.attention import drawn_heads
 from wherewhat.studies.profile.cell import merged_log_mass, other_blocks, signature_cell
 from wherewhat.studies.profile.profile import profile
 from wherewhat.studies.profile.result import Profile
 from wherewhat.studies.profile.summary import SINK, by_position, sinks, warnings
+from wherewhat.studies.profile.terminal import show_profile
 from wherewhat.studies.stats import pearson
 
 COLUMNS = """layer head kv_head kind positional positional_low positional_high symbolic symbolic_low symbolic_high
 entropy variance exclusion_bound positional_without_first symbolic_without_first mean_frequency previous_token induction
-sink""".split()
+sink on_blocks on_blocks_low on_blocks_high on_query on_query_low on_query_high on_first on_first_low on_first_high
+elsewhere elsewhere_low elsewhere_high answer_token answer_token_low answer_token_high answer answer_low answer_high
+answer_chance current_token""".split()
+
+FILES = [file for file in Profile.files() if file != "tasks.parquet"]  # written for several tasks only
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +97,13 @@ def test_answers_are_judged(made, stories15m, prompts):
 def test_two_runs_give_the_same_bytes_and_load_gives_it_back(stories15m, prompts, tmp_path):
     for name in ("one", "two"):
         profile(stories15m, prompts, folder=tmp_path / name)
-    for file in Profile.files()[:-1]:
+    for file in FILES[:-1]:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     again = Profile.load(tmp_path / "one")
     assert again.heads.equals(profile(stories15m, prompts).heads)
 
 
-@pytest.mark.parametrize("file", Profile.files())
+@pytest.mark.parametrize("file", FILES)
 def test_a_damaged_file_is_named(stories15m, prompts, tmp_path, file):
     profile(stories15m, prompts[:1], folder=tmp_path)
     data = bytearray((tmp_path / file).read_bytes())
@@ -133,7 +141,7 @@ def test_a_profile_with_other_settings_is_kept_unless_told_otherwise(stories15m,
     assert again.heads.equals(first.heads)
     profile(stories15m, prompts[:2], folder=tmp_path, overwrite=True, say=said.append)
     assert said[0] == f"Reusing the profile in {tmp_path}"
-    assert said[-1] == "Reusing 1 of 2 prompts"
+    assert said[-1] == "Resuming: 1 of 2 prompts were measured before"
     assert len(Profile.load(tmp_path).tensors["positional"]) == 2
 
 
@@ -154,8 +162,10 @@ def test_cells_that_are_there_are_skipped(tmp_path):
     assert [int(r["square"]) for r in run_cells(tmp_path, [*cells, Square(3)], square)] == [1, 4, 9]
     assert computed == [1, 2, 3]
     (tmp_path / f"{cell_hash(Square(2))}.safetensors").write_bytes(b"rubbish")
-    with pytest.raises(ww.BadInput, match=cell_hash(Square(2))):
-        list(run_cells(tmp_path, cells, square))
+    with pytest.warns(SetAside, match=f"{cell_hash(Square(2))}.*computed again"):
+        assert [int(r["square"]) for r in run_cells(tmp_path, cells, square)] == [1, 4]
+    assert computed == [1, 2, 3, 2]
+    assert (tmp_path / f"{cell_hash(Square(2))}.safetensors.damaged").read_bytes() == b"rubbish"
 
 
 @pytest.mark.parametrize(("blocks", "merged"), [(5, 1), (130, 3)])
@@ -254,8 +264,8 @@ def test_a_sink_inside_a_block_is_found(smollm2):
     for prompt, inside in ((whole, False), (cut, True)):
         trace = ww.capture(smollm2, torch.tensor([prompt.ids]))
         rows = torch.cat([trace.attention_rows(layer)[0] for layer in range(30)])
-        found = sinks([{"key_attention": rows.mean(0)}], [prompt])
-        assert found["share"] > SINK
+        found = sinks([{"key_attention": rows.mean(0), "drawn_heads": drawn_heads(rows[None])}], [prompt])
+        assert (found["share"] > SINK) != inside  # tokens before the blocks are counted as sinks
         assert (found["largest_in_a_block"] > SINK) == inside
         said = warnings({"accuracy": None, "sinks": found}, 8, "float32", 1e-4)
         assert [bool(said), "every head appears symbolic" in "".join(said)] == [inside, inside]
@@ -288,8 +298,8 @@ def test_a_killed_profile_goes_on_and_equals_an_undisturbed_one(stories260k, tmp
     assert not (broken / "profile.json").exists()
     said: list[str] = []
     profile(stories260k, prompts, folder=broken, say=said.append)
-    assert said[-1] == f"Reusing {kept} of 8 prompts"
-    for file in Profile.files()[:-1]:
+    assert said[-1] == f"Resuming: {kept} of 8 prompts were measured before"
+    for file in FILES[:-1]:
         assert (broken / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
@@ -408,3 +418,26 @@ def test_layers_that_run_several_times_are_compared_by_their_order() -> None:
     heads = ww.compare(made, made).heads
     assert heads is not None
     assert (heads["moved"] == 0).all()
+
+
+@pytest.mark.weights
+@pytest.mark.slow
+def test_further_tasks_have_a_table_each_which_is_that_of_their_own_profile(stories260k, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(weights("stories260K"))
+    options = {"tokenizer": tokenizer, "samples": 3}
+    both = ww.profile(stories260k, task=["binding", "prose"], pairs=6, folder=tmp_path, **options)
+    alone = ww.profile(stories260k, task="binding", pairs=6, **options)
+    prose = ww.profile(stories260k, task="prose", **options)
+    pd.testing.assert_frame_equal(both.heads, alone.heads)
+    assert alone.tasks is None
+    assert both.tasks is not None
+    assert set(both.tasks["task"]) == {"prose"}
+    pd.testing.assert_frame_equal(both.tasks.drop(columns="task"), prose.heads)
+    (found,) = both.about["tasks"]
+    same = [a == b for a, b in zip(alone.heads["kind"], prose.heads["kind"], strict=True)]
+    assert (found["kept"]["all"]["same"], found["kept"]["all"]["of"]) == (sum(same), len(same))
+    assert found["correlation"] == prose.about["correlation"]
+    assert Profile.load(tmp_path).about == both.about
+    console = Console(record=True, width=200)
+    show_profile(both, console)
+    assert f"From binding to prose, {sum(same)} of 40 heads keep their kind" in console.export_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -15,7 +16,7 @@ from wherewhat.errors import BadInput
 from wherewhat.prompts import KINDS, TEMPLATES, PromptRequest, binding, make_prompts, own_prompts, plain_text, repeats
 from wherewhat.prompts.binding import NAMES, _token_forms, _words_apart
 from wherewhat.prompts.prompt import answer_token, tokenize
-from wherewhat.prompts.request import longest
+from wherewhat.prompts.request import longest, request_prompts
 
 MODELS = ["stories260K", "stories15M", "SmolLM2-135M-Instruct-GGUF"]
 REAL = [pytest.param(name, marks=pytest.mark.weights) for name in MODELS]
@@ -264,3 +265,56 @@ def test_unicode_line_separators_do_not_end_a_line(tmp_path):
     path = tmp_path / "own.jsonl"
     path.write_text('{"text": "Ann likes\u2028red. Bob", "blocks": [[0, 3], [15, 18]]}', encoding="utf-8")
     assert len(own_prompts(AutoTokenizer.from_pretrained(weights("stories15M")), path)) == 1
+
+
+@pytest.mark.weights
+def test_neighbouring_statements_form_one_block() -> None:
+    """The text is the same; each block holds as many statements as asked, and the target the one in question."""
+    tokenizer = ww.load_tokenizer(weights("stories260K"))
+    single, grouped = (binding(tokenizer, 12, 3, 0, group=group) for group in (1, 4))
+    for one, four in zip(single, grouped, strict=True):
+        assert (one.text, one.ids, one.answer) == (four.text, four.ids, four.answer)
+        assert one.target is not None
+        assert four.target == one.target // 4
+        assert four.blocks == tuple((one.blocks[at][0], one.blocks[at + 3][1]) for at in range(0, len(one.blocks), 4))
+        assert four.labels == tuple(" ".join(one.labels[at : at + 4]) for at in range(0, len(one.labels), 4))
+        assert four.answer_at == one.answer_at
+        assert four.answer_at is not None
+        assert four.ids[four.answer_at] == four.answer
+    with pytest.raises(BadInput, match="group must be 1 to 6 statements per block"):
+        binding(tokenizer, 12, 3, 0, group=7)
+
+
+def test_every_task_takes_the_options_that_it_has() -> None:
+    one, other = request_prompts(["binding", "prose"], {"pairs": 8, "samples": 3, "width": 4})
+    assert (one.pairs, one.samples, one.width) == (8, 3, None)
+    assert (other.pairs, other.samples, other.width) == (None, 3, 4)
+    with pytest.raises(BadInput, match="--width does not apply to the task binding or repeats"):
+        request_prompts(["binding", "repeats"], {"width": 4})
+    with pytest.raises(BadInput, match="each task is given once"):
+        request_prompts(["prose", "prose"], {})
+    with pytest.raises(BadInput, match="stretch must be at least 26 tokens for blocks of 8"):
+        PromptRequest("prose", stretch=20)
+
+
+@pytest.mark.weights
+def test_a_short_text_can_be_measured(tmp_path: Path) -> None:
+    tokenizer = ww.load_tokenizer(weights("stories260K"))
+    (tmp_path / "short.txt").write_text("Once upon a time there was a little girl who liked the sea very much. " * 3)
+    with pytest.raises(BadInput, match=r"too few for prompts of 256 tokens .*; shorter prompts need --stretch"):
+        make_prompts(PromptRequest(str(tmp_path / "short.txt")), tokenizer, 512)
+    prompts, _ = make_prompts(PromptRequest(str(tmp_path / "short.txt"), stretch=30), tokenizer, 512)
+    assert {len(prompt.ids) for prompt in prompts} == {30}
+
+
+@pytest.mark.weights
+def test_a_line_without_blocks_says_what_a_prompt_needs(tmp_path: Path) -> None:
+    tokenizer = ww.load_tokenizer(weights("stories260K"))
+    file = tmp_path / "own.jsonl"
+    for line in ('{"text": "A list."}', '{"blocks": [[0, 1], [1, 2]]}', "[1]"):
+        file.write_text(line)
+        with pytest.raises(BadInput, match='line 1: expected an object with "blocks" and either "text" or "ids"'):
+            ww.own_prompts(tokenizer, file)
+    file.write_text('{"ids": [1, 20, 21, 22, 23, 9], "blocks": [[1, 3], [3, 5]], "answer": 23}')
+    (prompt,) = ww.own_prompts(tokenizer, file)
+    assert (prompt.target, prompt.answer_at) == (1, 4)

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
+from fsspec import register_implementation
+from fsspec.implementations.memory import MemoryFileSystem
 from pyftpdlib.authorizers import DummyAuthorizer
 from pyftpdlib.handlers import FTPHandler
 from pyftpdlib.servers import FTPServer
+from typer.testing import CliRunner
 
 from conftest import weights
-from wherewhat.remote import local_copy
+from synthetic import random_profile
+from wherewhat.cli import app
+from wherewhat.cli.output import print_json
+from wherewhat.errors import BadInput
+from wherewhat.remote import _remote_folders, local_copy, upload
 
 PROFILE = "--pairs 4 --samples 12 --seed 1".split()
 
@@ -130,3 +140,83 @@ def test_local_paths_are_used_as_they_are(tmp_path: Path) -> None:
     assert local_copy(str(tmp_path)) == local_copy(tmp_path) == local_copy(f"file://{tmp_path}") == tmp_path
     assert f"{local_copy('memory://runs/')}" == "memory://runs"
     assert f"{local_copy('memory://runs') / 'cells'}" == "memory://runs/cells"
+
+
+def archive(path: Path, *names: str) -> str:
+    """The URL of the folder "p" in a .zip file that holds an empty file of each name."""
+    with zipfile.ZipFile(path, "w") as made:
+        for name in names:
+            made.writestr(name, "")
+    return f"zip://p::{path}"
+
+
+@pytest.mark.parametrize("name", ["p/../../x", "p/a/../../../x", "p/..\\..\\x", "p/C:/x", "p/./x", "p/.."])
+def test_names_that_lead_out_of_a_remote_folder_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "copies").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "copies"))
+    url = archive(tmp_path / "evil.zip", "p/profile.json", name)
+    with pytest.raises(BadInput, match=r"evil.zip: holds a name that leads out of the folder"):
+        local_copy(url)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert written == [tmp_path / "evil.zip"]  # refused before any download
+
+
+@pytest.mark.parametrize("command", ["report URL", "compare URL URL", "profile number -o URL"])
+def test_commands_refuse_a_hostile_archive_in_one_line(command: str, tmp_path: Path) -> None:
+    url = archive(tmp_path / "evil.zip", "p/profile.json", f"p/{'../' * 30}{tmp_path}/outside")
+    result = CliRunner().invoke(app, command.replace("URL", url).split())
+    assert (result.exit_code, "leads out of the folder" in result.output) == (2, True)
+    assert not (tmp_path / "outside").exists()
+
+
+def test_files_outside_the_folder_are_not_uploaded(tmp_path: Path) -> None:
+    copy = local_copy("memory://uploads/study")
+    (tmp_path / "private").write_text("mine")
+    (copy / "link").symlink_to(tmp_path / "private")
+    with pytest.raises(BadInput, match=r"^memory://uploads/study/link: a link to a file outside the folder"):
+        upload(copy / "link")
+    (copy.parent / f"{copy.name}-beside").write_text("beside")
+    with pytest.raises(BadInput, match="leads out of the folder"):
+        upload(copy / ".." / f"{copy.name}-beside")
+    assert not local_copy("memory://uploads").joinpath("study").exists()
+
+
+def test_a_link_in_a_remote_folder_is_not_followed() -> None:
+    class Linked(MemoryFileSystem):
+        protocol = "linked"
+
+        def find(self, path: str, **options: Any) -> Any:
+            return {f"{path}/profile.json": {"name": f"{path}/profile.json", "type": "link", "size": 3}}
+
+    register_implementation("linked", Linked, clobber=True)
+    with pytest.raises(BadInput, match=r"'profile.json' is a link"):
+        local_copy("linked://there/p")
+
+
+@pytest.mark.parametrize("command", ["profile number --samples 2", "sweep index --frequency 3 --seeds 1 --steps 2"])
+def test_what_a_command_prints_and_records_names_the_url(command: str) -> None:
+    url = f"memory://named/{command.split()[0]}"
+    result = CliRunner().invoke(app, [*command.split(), "-o", url, "--json"])
+    assert result.exit_code == 0, result.output
+    copy = next(folder for folder, remote in _remote_folders.items() if remote.url == url)
+    assert str(copy) not in result.output
+    stored = [path for path in copy.rglob("*") if path.suffix in (".json", ".md", ".html")]
+    assert stored
+    assert not [path for path in stored if str(copy) in path.read_text()]
+
+
+def test_json_names_the_url_even_of_a_plain_path(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"folder": str(local_copy("memory://named/json") / "cells")})
+    assert capsys.readouterr().out == '{"folder": "memory://named/json/cells"}\n'
+
+
+def test_errors_about_a_remote_folder_name_the_url(refuse: Any, tmp_path: Path) -> None:
+    random_profile(2, 2, 4, blocks=4, prompts=2).save(tmp_path / "p")
+    (tmp_path / "p" / "heads.parquet").write_bytes(b"damaged")
+    with zipfile.ZipFile(tmp_path / "some.zip", "w") as made:
+        for path in (tmp_path / "p").iterdir():
+            made.write(path, f"p/{path.name}")
+    url = f"zip://p::{tmp_path}/some.zip"
+    refuse(rf"{re.escape(url)}/heads\.parquet: missing or damaged", "report", url, "-o", tmp_path / "x.html")

@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import subprocess
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ import wherewhat as ww
 from conftest import missing
 from synthetic import random_ablation, random_lengths, random_profile, random_series
 from wherewhat.errors import BadInput
-from wherewhat.explorer.data import encoded, names_of, profile_data, series_data, shown_prompt
+from wherewhat.explorer import data_tokens
+from wherewhat.explorer.data import encoded, names_of, profile_data, series_data
+from wherewhat.explorer.data_tokens import shown_prompt, token_data
 from wherewhat.explorer.load import load_drawable, load_results
 from wherewhat.explorer.page import explorer_html
 from wherewhat.explorer.sentences import (
@@ -41,12 +44,15 @@ def held(page: str) -> dict:
 
 
 def decoded(array: dict[str, str]) -> np.ndarray:
+    if "deflate" in array:
+        planes = np.frombuffer(zlib.decompress(base64.b64decode(array["deflate"])), "u1").reshape(2, -1)
+        return np.frombuffer(planes.T.tobytes(), np.dtype("<" + array["type"]))
     return np.frombuffer(base64.b64decode(array["base64"]), np.dtype("<" + array["type"]))
 
 
 def test_the_page_of_270_heads_is_small_and_requests_nothing():
     page = explorer_html([random_profile(30, 9, 32)])
-    assert len(page.encode()) < 5e6
+    assert len(page.encode()) < 8e6  # random numbers hardly compress
     assert "default-src 'none'" in page
     assert not re.search(r"(?:src|href)\s*=\s*[\"']?(?:https?:)?//", page)
 
@@ -105,22 +111,27 @@ def test_a_profile_of_level_prompt_has_no_frequencies_and_no_swaps():
     assert "mass" not in source["arrays"]
 
 
-def test_a_prompt_is_its_tokens_in_order():
+def test_a_prompt_is_its_tokens_or_their_ids():
     prompt = random_profile(1, 1, 1, blocks=3).about["prompts"][0]
     shown = shown_prompt(prompt)
-    assert "".join(piece["text"] for piece in shown["pieces"]) == prompt["text"]
-    assert [piece["block"] for piece in shown["pieces"]] == [None, 0, 1, 2, None, None]
-    assert [piece["text"] for piece in shown["pieces"]][-1] == "?"
+    assert "".join(shown["tokens"]) == prompt["text"]
+    assert ["".join(shown["tokens"][slice(*span)]).strip() for span in shown["blocks"]] == prompt["labels"]
+    assert shown_prompt(prompt | {"tokens": []})["tokens"][:2] == ["⟨0⟩ ", "⟨1⟩ "]
 
 
-def test_blocks_of_a_prompt_without_tokens_are_located_by_their_labels():
-    prompt = random_profile(1, 1, 1, blocks=3).about["prompts"][0]
-    older = {name: value for name, value in prompt.items() if name not in ("tokens", "says")}
-    shown = shown_prompt(older)
-    assert "".join(piece["text"] for piece in shown["pieces"]) == prompt["text"]
-    assert [piece["text"] for piece in shown["pieces"] if piece["block"] == 1] == ["Person 1 likes red."]
-    nameless = shown_prompt(older | {"text": "", "labels": []})
-    assert [piece["block"] for piece in nameless["pieces"]][:3] == [0, 1, 2]
+def test_attention_on_tokens_stays_within_its_bytes(monkeypatch):
+    """Prompts and queries that exceed them are omitted, the last ones of each kind last."""
+    profile = random_profile(3, 4, 1, blocks=5)
+    there = np.ones((3, 4), bool)
+    about, arrays = token_data(profile, there)
+    assert (len(about["prompts"]), about["queries"], about["top"]) == (8, 25, 8)
+    for name, values in arrays.items():
+        own = profile.tensors[name].numpy()
+        assert (values == (own.transpose(1, 2, 0, 3) if name == "token_attention" else own).reshape(values.shape)).all()
+    monkeypatch.setattr(data_tokens, "MOST_BYTES", 2000)
+    fewer, cut = token_data(profile, there)
+    assert (len(fewer["prompts"]), fewer["queries"]) == (3, 5)  # 12 heads: 26 tokens; 8 keys and their attention
+    assert (cut["strongest_keys"] == arrays["strongest_keys"][:, -5:]).all()
 
 
 def test_no_prompt_ends_the_data():
@@ -131,7 +142,7 @@ def test_no_prompt_ends_the_data():
     page = explorer_html([profile])
     assert page.count("</script>") == 2
     assert "<img" not in page
-    assert held(page)["sources"][0]["prompt"]["pieces"][0]["text"].startswith(hostile)
+    assert held(page)["sources"][0]["tokens"]["prompts"][0]["tokens"][0] == hostile
 
 
 def test_sentences_agree_with_the_numbers():
@@ -181,7 +192,8 @@ def test_profiles_are_compared_in_pairs():
     other.heads["positional"] = other.heads["positional"][::-1].to_numpy()
     page = held(explorer_html([one, random_series(), other]))
     assert set(page["comparisons"]) == {"0,1", "0,2", "1,2"}
-    assert page["comparisons"]["0,1"][1] == "The two do not have the same heads, so heads are not compared."
+    assert not page["comparisons"]["0,1"]["matched"]
+    assert page["comparisons"]["0,1"]["says"][1] == "The two do not have the same heads, so heads are not compared."
     assert names_of([one, other]) == ["random (1)", "random (2)"]
 
 
@@ -197,7 +209,9 @@ def test_report_from_the_command_line(run, refuse, tmp_path):
     first = page.read_bytes()
     run("report", tmp_path / "profile", tmp_path / "run", "-o", page)
     assert page.read_bytes() == first
-    refuse("holds no profile", "report", tmp_path / "nothing", "-o", page)
+    refuse("no such folder", "report", tmp_path / "nothing", "-o", page)
+    (tmp_path / "empty").mkdir()
+    refuse("holds no profile", "report", tmp_path / "empty", "-o", page)
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "run.json").write_text("{}")
     refuse("not scored yet; run wherewhat dynamics", "report", tmp_path / "raw")
@@ -224,15 +238,15 @@ def test_encoded_numbers_are_little_endian():
     assert base64.b64decode(encoded(np.array([1, 2], ">i4"))["base64"]) == b"\1\0\0\0\2\0\0\0"
 
 
-def test_the_bundled_script_is_fresh(tmp_path):
-    """The committed script is what the sources build."""
+def test_the_bundled_scripts_are_fresh(tmp_path):
+    """The committed scripts are what the sources build."""
     if not (ROOT / "explorer" / "node_modules").exists() or not shutil.which("npx"):
         missing("no explorer/node_modules: run npm ci in the folder explorer")
     build = json.loads((ROOT / "explorer" / "package.json").read_text())["scripts"]["build"].split()
-    made = tmp_path / "explorer.js"
-    subprocess.run(["npx", *build[:-1], f"--outfile={made}"], cwd=ROOT / "explorer", check=True, capture_output=True)
-    committed = ROOT / "src" / "wherewhat" / "explorer" / "static" / "explorer.js"
-    assert made.read_text() == committed.read_text(), "run make page"
+    subprocess.run(["npx", *build[:-1], f"--outdir={tmp_path}"], cwd=ROOT / "explorer", check=True, capture_output=True)
+    for script in ("explorer.js", "live.js"):
+        committed = ROOT / "src" / "wherewhat" / "explorer" / "static" / script
+        assert (tmp_path / script).read_text() == committed.read_text(), "run make page"
 
 
 def test_the_folder_of_a_run_stands_for_its_dynamics(tmp_path):
@@ -265,7 +279,7 @@ def test_report_and_plot_take_objects_and_folders_alike(tmp_path):
         ww.plot(result, path=tmp_path / "object.png")
         assert (tmp_path / "folder.png").read_bytes() == (tmp_path / "object.png").read_bytes()
     lengths.save(tmp_path / "lengths")
-    with pytest.raises(BadInput, match="lengths: figures are drawn from a profile, dynamics or an atlas"):
+    with pytest.raises(BadInput, match="lengths: figures are drawn from a profile, dynamics, an ablation or an atlas"):
         load_drawable(tmp_path / "lengths")
 
 
@@ -282,12 +296,18 @@ def test_an_ablation_joins_the_profile_of_its_model(run, refuse, tmp_path):
     assert run("report", tmp_path / "profile", "-o", tmp_path / "same.html")[0] == 0
     assert (tmp_path / "page.html").read_bytes() == (tmp_path / "same.html").read_bytes()
     page = tmp_path / "not.html"
-    refuse("no profile of the model", "report", tmp_path / "profile", tmp_path / "other", "-o", page)
-    refuse("no profile of the model", "report", tmp_path / "ablation", "-o", page)
+    refuse("random is another model, or has", "report", tmp_path / "profile", tmp_path / "other", "-o", page)
+    refuse("its model, some, and no profile is given", "report", tmp_path / "ablation", "-o", page)
     refuse("--each-head", "report", tmp_path / "profile", tmp_path / "draws", "-o", page)
     (tmp_path / "ablation" / ww.Ablation.FILE).write_text("{}")
     refuse("damaged", "report", tmp_path / "profile", tmp_path / "ablation", "-o", page)
     assert not page.exists()
+
+
+def test_a_page_is_not_written_into_a_folder_that_does_not_exist(refuse, tmp_path):
+    random_profile(2, 2, 2, blocks=4).save(tmp_path / "profile")
+    refuse("there is no folder", "report", tmp_path / "profile", "-o", tmp_path / "missing" / "page.html")
+    assert not (tmp_path / "missing").exists()
 
 
 def test_the_sentences_give_the_length_up_to_which_answers_are_right():

@@ -233,5 +233,7 @@ def test_a_model_without_rotation_is_refused(stories260k: Any) -> None:
 
 def test_a_report_needs_the_profile_of_the_model_of_a_plan() -> None:
     plan = random_plan(random_profile(2, 2, 3, blocks=4))
-    with pytest.raises(BadInput, match="no profile of the model of the plan some is given"):
+    with pytest.raises(
+        BadInput, match="the plan is shown with the profile of its model, some, and no profile is given"
+    ):
         explorer_html([plan])

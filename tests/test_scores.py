@@ -17,7 +17,7 @@ from known_layers import KnownLayer, alibi, known_layers, random_layer, spans, t
 from wherewhat.core import exclusion
 from wherewhat.core import swaps as scores
 from wherewhat.core.scores import block_index
-from wherewhat.core.swaps import score_blocks
+from wherewhat.core.swaps import PairScores, Weighting, score_blocks
 
 TAUS = [1e-4, 1e-2, float("inf")]
 
@@ -74,6 +74,8 @@ def test_scores_lie_between_zero_and_one_whatever_the_logits(layer, data, tau):
             measured = score[result.skipped < pairs]
             assert ((measured >= 0) & (measured <= 1)).all()
             assert score[result.skipped == pairs].isnan().all()
+        both = (result.positional + result.symbolic)[result.skipped < pairs]
+        assert (both >= 1 - 1e-5).all()  # two positive vectors and a mirrored one are never far from each other
 
 
 @pytest.mark.slow
@@ -82,7 +84,8 @@ def test_scores_lie_between_zero_and_one_whatever_the_logits(layer, data, tau):
 def test_scores_equal_those_of_explicit_swaps(layer, data, tau):
     """In float64, where a weight of e^(|d_i - d_j| / tau) is exact for every tau."""
     blocks = data.draw(spans(layer.tokens - 1))
-    result = score_blocks(layer.placement(), block_index(blocks, layer.tokens - 1), tau)
+    index = block_index(blocks, layer.tokens - 1)
+    result = PairScores(*(part[0] for part in score_blocks(layer.placement(), index, [Weighting(tau)])))
     positional, symbolic, skipped = layer.scores(blocks, tau)
     seen = skipped < len(blocks) * (len(blocks) - 1) // 2
     assert_close(result.positional[seen].double(), positional[seen], atol=2e-6, rtol=0)

@@ -23,7 +23,8 @@ import torch
 
 from wherewhat.files import write_table
 from wherewhat.cells.cells import run_cells
-from wherewhat.cells.executors import ProcessExecutor, executing
+from wherewhat.cells.executors import executing
+from wherewhat.cells.processes import ProcessExecutor
 
 @dataclass(frozen=True)
 class Cell:

@@ -45,7 +45,7 @@ def test_every_theorem_holds(run):
     assert (code, err) == (0, "")
     assert len(rows) == len(study.THEOREMS)
     for row in rows:
-        assert list(row) == ["name", "theorem", "statement", "method", "instances", "margin", "passed", "shown"]
+        assert list(row) == ["name", "theorem", "form", "statement", "method", "instances", "margin", "passed", "shown"]
         assert row["passed"] is True
         assert row["instances"] > 50
         assert row["margin"] > -1e-6

@@ -65,8 +65,8 @@ def markdown(table: Any) -> str:
 
 
 def _cell(row: Any, bold: bool) -> str:
-    value = f"{row['value']:.3f}"
-    return f"{f'**{value}**' if bold else value} ({row['low']:.2f}-{row['high']:.2f})"
+    value, digits = f"{row['value']:.3f}", 3 if row["high"] < 0.1 else 2
+    return f"{f'**{value}**' if bold else value} ({row['low']:.{digits}f}-{row['high']:.{digits}f})"
 
 
 def main() -> None:
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--collect", type=Path, help="only read finished trials, and add them to this table")
     parser.add_argument(
-        "--markdown", action="store_true", help="print the tables of docs/results.md from a collected table"
+        "--markdown", action="store_true", help="print the tables of docs/results/rotations.md from a collected table"
     )
     parser.add_argument("--finetune", type=Path, help="fine-tune with each criterion in force, into this table")
     parser.add_argument("--steps", type=int, default=300)

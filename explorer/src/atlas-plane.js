@@ -3,7 +3,7 @@
 import { chooseHead, colourOf, modelButton, modelLines, moveAmong, shapeOf } from "./atlas.js";
 import { axes, circle, colours, frame, layer, placeOf, unit, widthOf } from "./chart.js";
 import { figurePanel } from "./figure.js";
-import { cornerRects, corners, layerRamp } from "./plane-background.js";
+import { cornerRects, corners, layerRamp, names as cornerNames } from "./plane-background.js";
 import { light, placesOf, selectedIn, store } from "./store.js";
 import { h, number, tip } from "./ui.js";
 import { tipOf } from "./words.js";
@@ -132,6 +132,7 @@ export function overlay(source) {
       .attr("fill-opacity", source.count > 4000 ? 0.4 : 0.72)
       .attr("d", (one) => path(one, shapeOf(one.number), size));
     for (const one of names) one.draw();
+    cornerNames(layer(group, "names"), source.thresholds, width);
     for (const name of ["front", "chosen", "lit"]) layer(group, name);
     mark();
   }

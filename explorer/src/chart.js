@@ -29,12 +29,12 @@ export function colours() {
     ink,
     layer: interpolateRgb(early, late),
     models: MODELS.map((colour) => interpolateRgb(colour, "#ffffff")(isDark() ? 0.4 : 0)),
-    shade: interpolateRgb(read("paper"), read("shade")),
     ramps: {
       difference: steps(between),
       positional: steps(interpolateRgb(neutral, where)),
       symbolic: steps(interpolateRgb(neutral, what)),
       entropy: steps(interpolateRgb(neutral, read("soft"))),
+      retrieval: steps(interpolateRgb(neutral, read("found"))),
       use: steps(interpolateRgb(neutral, read("soft"))),
       kept: steps(interpolateRgb(neutral, where)),
       effect: steps(interpolateRgb(neutral, read("soft"))),

@@ -1,11 +1,12 @@
 // Layers down, heads across: the whole model as cells.
 
-import { cells, circle, colours, cross, frame, key, layer, placeOf, square, triangle, widthOf } from "./chart.js";
+import { cells, circle, colours, cross, diamond, frame, key, layer, placeOf, square, triangle, widthOf } from "./chart.js";
 import { chosenMeasure, counts, harm } from "./effects.js";
 import { answerHeads, figurePanel } from "./figure.js";
+import { middle as median } from "./source.js";
 import { change, placesOf, selectedIn, store } from "./store.js";
-import { choices, count, h, number } from "./ui.js";
-import { alone, headRows, isPart, pureSince, tipOf } from "./words.js";
+import { choices, count, h, number, percent } from "./ui.js";
+import { alone, headRows, isPart, pureSince, restsOnLittle, rolesOf, tipOf } from "./words.js";
 
 const MARGIN = { left: 38, top: 20, right: 8, bottom: 34 };
 const MODES = ["difference", "positional", "symbolic", "entropy"];
@@ -16,6 +17,7 @@ const ENDS = {
   positional: ["0", "1 where"],
   symbolic: ["0", "1 what"],
   entropy: ["focused", "spread out"],
+  retrieval: ["0", "most"],
   ablation: ["better", "worse"],
 };
 const HINTS = {
@@ -26,7 +28,8 @@ const HINTS = {
 };
 
 export function grid(source) {
-  const modes = source.effects ? [...MODES, "ablation"] : MODES;
+  const asked = source.has("answer") && source.array("answer").some((share) => !Number.isNaN(share));
+  const modes = [...MODES, ...(asked ? ["retrieval"] : []), ...(source.effects ? ["ablation"] : [])];
   const mode = choices("Colour cells by", modes, store.state.cells, (cells) => change({ cells }));
   const measure = h(
     "select",
@@ -73,7 +76,8 @@ export function grid(source) {
     );
     const largest = Math.max(0, ...values.filter((value) => !Number.isNaN(value)).map(Math.abs));
     const root = (value) => 0.5 + 0.5 * Math.sign(value) * Math.sqrt(Math.abs(value) / (largest || 1));
-    const place = shows === "ablation" ? root : (value) => scaled(value, shows);
+    const places = { ablation: root, retrieval: (value) => value / (largest || 1) };
+    const place = places[shows] ?? ((value) => scaled(value, shows));
     const gap = size.width > 8 && size.height > 8 ? 1.5 : 0.5;
     const list = source.labels.map((_, at) => [
       column[at] * size.width,
@@ -82,24 +86,37 @@ export function grid(source) {
       size.height - gap,
       place(values[at]),
     ]);
-    cells(layer(group, "cells"), list, colours().ramps[shows]);
+    const scores = ["difference", "positional", "symbolic"].includes(shows);
+    const faded = source.labels.map((_, at) => scores && restsOnLittle(source, at));
+    cells(layer(group, "cells"), list.filter((_, at) => !faded[at]), colours().ramps[shows]);
+    cells(layer(group, "faded"), list.filter((_, at) => faded[at]), colours().ramps[shows]);
     signs(layer(group, "signs"), state, shows);
     labels(layer(group, "labels"), across);
     if (words) since(layer(group, "since"), across, state);
     key(layer(group, "scale"), 0, height + 10, bar, colours().ramps[shows], ENDS[shows]);
     layer(group, "chosen");
     layer(group, "lit");
-    const whole = shows === "entropy" || shows === "ablation";
+    const whole = ["entropy", "retrieval", "ablation"].includes(shows);
     const scope = !whole ? alone(source, state) : isPart(source, state) ? "Of whole heads. " : "";
-    const hint = shows === "ablation" ? effectHint(chosenMeasure(source, state), largest) : HINTS[shows];
-    const shapes = shows === "ablation" ? EFFECT_SIGNS : SIGNS;
-    shown.rehint(`${scope}${hint} ${size.height >= 9 ? shapes : ""}`);
+    const hints = {
+      ablation: () => effectHint(chosenMeasure(source, state), largest),
+      retrieval: () =>
+        `Attention on the block that holds the answer, at most ${percent(largest)}; chance is ${percent(median(source.array("answer_chance")))} for the median head.`,
+    };
+    const hint = hints[shows]?.() ?? HINTS[shows];
+    const shapes = { ablation: EFFECT_SIGNS, retrieval: "Diamond: above chance." }[shows] ?? SIGNS;
+    const pale = faded.some(Boolean) ? " Faded: rests on little attention." : "";
+    shown.rehint(`${scope}${hint} ${size.height >= 9 ? shapes : ""}${pale}`);
     mark();
   }
 
   /** Shapes repeat the meaning of colours. */
   function signs(group, state, shows) {
-    const kinds = shows === "ablation" ? effectKinds(source, chosenMeasure(source, state)) : source.kinds(state);
+    const others = {
+      ablation: () => effectKinds(source, chosenMeasure(source, state)),
+      retrieval: () => source.labels.map((_, at) => (rolesOf(source, at).includes("retrieving") ? "retrieving" : "")),
+    };
+    const kinds = others[shows]?.() ?? source.kinds(state);
     const r = Math.min(3, size.height / 5, size.width / 5);
     const paths = Object.entries(SHAPES).map(([kind, shape]) => [
       kind,
@@ -195,6 +212,7 @@ const SHAPES = {
   what: square,
   worse: (x, y, r) => triangle(x, y, r, -1),
   better: triangle,
+  retrieving: diamond,
   unmeasured: cross,
 };
 
@@ -209,6 +227,7 @@ const effectKinds = (source, measure) =>
 
 function shownValues(source, shows, state) {
   if (shows === "ablation") return harm(source, chosenMeasure(source, state));
+  if (shows === "retrieval") return source.array("answer");
   if (shows !== "difference") return source.values(shows, state);
   const symbolic = source.values("symbolic", state);
   return Float64Array.from(source.values("positional", state), (value, at) => value - symbolic[at]);

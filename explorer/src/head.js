@@ -6,8 +6,9 @@ import { places, scoreLines } from "./lines.js";
 import { planePath } from "./path.js";
 import { change, choose, selectedIn, store } from "./store.js";
 import { swap } from "./swap.js";
+import { tokens } from "./tokens.js";
 import { count, csvFile, h, headButton, marked, number, panel, percent } from "./ui.js";
-import { alsoLooksLike, headRows, isPart, looksAt, pureSince } from "./words.js";
+import { alsoLooksLike, headRows, isPart, looksAt, pureSince, restsOnLittle } from "./words.js";
 
 const MOST = 200; // heads listed
 
@@ -36,6 +37,10 @@ export function head(source) {
     h("div", { class: "parts" }, ...figures.map((figure) => figure.element)),
     figures.length < 2 ? h("p", { class: "hint" }, missing) : "",
   );
+  if (source.tokens) {
+    figures.push(tokens(source));
+    shown.body.append(figures.at(-1).element);
+  }
   if (source.effects) {
     figures.push(ablationTable(source));
     shown.body.append(figures.at(-1).element);
@@ -57,7 +62,7 @@ export function head(source) {
     facts.replaceChildren(...(at === undefined ? purest(source) : numbers(source, at)));
     several.hidden = all.length < 2;
     if (all.length > 1) several.replaceChildren(table(source, all));
-    for (const figure of figures) figure.draw(at);
+    return Promise.all(figures.map((figure) => figure.draw(at)));
   }
   return { ...shown, draw, mark: draw, light() {} };
 }
@@ -66,9 +71,10 @@ function nature(source, at) {
   if (source.steps) return "Numbers at this step of training.";
   const also = alsoLooksLike(source, at);
   const part = isPart(source, store.state);
-  const rest = also.length ? also.join(", and ") : "does not look like a previous-token, induction or sink head";
+  const rest = also.length ? also.join(", and ") : "has none of the roles in the table above";
   const range = part || !hasRange(source, at) ? "" : ", each with its 95 % interval";
-  return `${part ? "As a whole it" : "It"} ${rest}. Scores are means over ${source.prompt.of} prompts${range}.`;
+  const little = restsOnLittle(source, at) ? ` Only ${percent(source.array("on_blocks")[at])} of its attention is on the blocks: its scores are exact, but say little about what it does.` : "";
+  return `${part ? "As a whole it" : "It"} ${rest}.${little} Scores are ${source.prompts > 1 ? `means over ${source.prompts} prompts` : "those of one prompt"}${range}.`;
 }
 
 const hasRange = (source, at) => source.has("positional_low") && !Number.isNaN(source.array("positional_low")[at]);
@@ -92,6 +98,10 @@ function numbers(source, at) {
     const [low, high] = [`${name}_low`, `${name}_high`].map((end) => source.array(end)[at]);
     return Number.isNaN(value(name)) ? "" : `${number(low)} to ${number(high)}`;
   };
+  const beside = (name) => {
+    if (name === "answer") return `chance ${percent(value("answer_chance"))}`;
+    return source.has(`${name}_low`) && !Number.isNaN(value(`${name}_low`)) ? ["low", "high"].map((end) => percent(value(`${name}_${end}`))).join(" to ") : "";
+  };
   const facts = [
     fact("positional score", number(value("positional")), range("positional")),
     fact("symbolic score", number(value("symbolic")), range("symbolic")),
@@ -104,10 +114,15 @@ function numbers(source, at) {
     return [...facts, fact("pure since", since === undefined ? never : `step ${count(since)}`)];
   }
   const shares = [
-    ["first token", "sink"],
-    ["previous token", "previous_token"],
+    ["on the blocks", "on_blocks"],
+    ["on the answer", "answer"],
+    ["on the query itself", "on_query"],
+    ["on the first token", "on_first"],
+    ["on previous token", "previous_token"],
     ["induction", "induction"],
-  ].map(([words, name]) => fact(words, percent(value(name))));
+  ]
+    .filter(([, name]) => source.has(name) && !Number.isNaN(value(name)))
+    .map(([words, name]) => fact(words, percent(value(name)), part ? "whole head" : beside(name)));
   const without = Number.isNaN(value("positional_without_first"))
     ? []
     : [
@@ -119,7 +134,10 @@ function numbers(source, at) {
   const bound = Number.isNaN(value("variance"))
     ? []
     : [fact("exclusion bound", `${number(value("variance"))} ≤ ${number(value("exclusion_bound"))}`)];
-  return [...facts, ...shares, ...without, ...bound, fact("key head", String(source.kv_heads[at]))];
+  const elsewhere = part ? [] : (source.tasks ?? []).map((name, task) =>
+    fact(`on ${name}`, ["positional", "symbolic"].map((axis) => number(source.array(`task_${task}_${axis}`)[at])).join(", ")),
+  );
+  return [...facts, ...shares, ...elsewhere, ...without, ...bound, fact("key head", String(source.kv_heads[at]))];
 }
 
 /** The heads deepest in each corner, as buttons. */

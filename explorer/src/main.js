@@ -9,20 +9,24 @@ import { depth } from "./depth.js";
 import { film } from "./film.js";
 import { grid } from "./grid.js";
 import { head } from "./head.js";
+import { headTable } from "./head-table.js";
 import { frequencyHeat, stepHeat } from "./heat.js";
 import { accuracy } from "./lengths.js";
 import { plane } from "./plane.js";
-import { prompt } from "./prompt.js";
 import { provenance } from "./provenance.js";
 import { rotationPlan } from "./rotations.js";
 import { Source } from "./source.js";
+import { story } from "./story.js";
 import { change, onChange, onLight, readHash, store } from "./store.js";
+import { EmbeddedAttention } from "./token-attention.js";
 import { announce, capital, explainTerms, h, marked, tip } from "./ui.js";
 import { isPart } from "./words.js";
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const sources = data.sources.map((given) => (given.type === "atlas" ? new Atlas(given) : new Source(given)));
+let data = { comparisons: {} };
+let sources = [];
 const root = document.getElementById("explorer");
+const top = h("div");
+const body = h("div");
 let columns = [];
 let reel = null;
 const scope = h("p", { class: "hint scope", hidden: true });
@@ -30,7 +34,10 @@ const scope = h("p", { class: "hint scope", hidden: true });
 function build() {
   const { a, b } = store.state;
   reel?.stop();
+  for (const { views } of columns) for (const view of views) view.stop?.();
   const shown = [a, b].filter((at) => at !== null).map((at) => sources[at]);
+  const compared = comparison();
+  store.only = compared && !compared.matched ? shown[0] : null;
   const series = shown.filter((source) => source.steps);
   const mixed = series.length > 0 && series.length < shown.length;
   columns = shown.map((source) => ({ source, views: viewsOf(source, mixed) }));
@@ -48,11 +55,19 @@ function build() {
       ...views.map((view) => view.element),
     );
     column.style.gridRow = `span ${title.length + Math.max(...columns.map((one) => one.views.length))}`; // aligns the panels of both columns
+    if (store.only) for (const type of ["pointerdown", "keydown", "click"]) column.addEventListener(type, () => (store.only = source), true);
     main.append(column);
   }
-  root.replaceChildren(header(shown), ...(reel ? [reel.element] : []), scope, main);
+  top.replaceChildren(header(shown));
+  body.replaceChildren(...(reel ? [reel.element] : []), scope, main);
   measure(root);
-  draw();
+  return draw();
+}
+
+/** What is known of the two results that are shown, and whether their heads match. */
+function comparison() {
+  const { a, b } = store.state;
+  return b === null ? undefined : data.comparisons[`${Math.min(a, b)},${Math.max(a, b)}`];
 }
 
 /** Panels from top to bottom; beside a profile, the heads of a series over training are where frequencies are. */
@@ -62,15 +77,16 @@ function viewsOf(source, mixed) {
   if (source.lengths) return [accuracy(source), attentionByLength(source), losses(source), provenance(source)];
   const optional = (there, view) => (there ? [view(source)] : []);
   return [
+    ...optional(source.has("mass") && source.has("on_blocks") && store.state.b === null, story),
     plane(source),
     grid(source),
     ...optional(source.steps && !mixed, stepHeat),
+    ...optional(source.roles && !mixed, headTable),
     head(source),
     depth(source),
     ...optional(source.steps && mixed, stepHeat),
     ...optional(source.frequencies, frequencyHeat),
     ...optional(source.plan, rotationPlan),
-    ...optional(source.prompt, prompt),
     provenance(source),
   ];
 }
@@ -101,8 +117,9 @@ function header(shown) {
   const theme = h("button", { type: "button", class: "quiet", onclick: changeTheme }, "light / dark");
   const help = h("button", { type: "button", class: "quiet", onclick: () => guide.showModal() }, "? help");
   const guide = guideDialog();
-  const compared = shown.length > 1 ? (data.comparisons[`${Math.min(a, b)},${Math.max(a, b)}`] ?? []) : [];
-  const lead = shown.length > 1 ? compared : shown[0].sentences;
+  const first = readHash(data.view ?? "");
+  const titled = data.title && first.a === a && first.b === b;
+  const lead = titled ? data.lead : shown.length > 1 ? (comparison()?.says ?? []) : shown[0].sentences;
   const warnings = shown.flatMap((source) =>
     source.warnings.map((text) =>
       h("p", { class: "warning" }, shown.length > 1 ? `${source.name}: ${text}.` : `${capital(text)}.`),
@@ -114,7 +131,7 @@ function header(shown) {
     h(
       "div",
       { class: "top" },
-      h("h1", {}, shown.map((source) => source.name).join(" and ")),
+      h("h1", {}, titled ? data.title : shown.map((source) => source.name).join(" and ")),
       h("div", { class: "tools" }, ...(sources.length > 1 ? [pick, other] : []), theme, help),
     ),
     h("p", { class: "lead" }, ...marked(lead.join(" "))),
@@ -171,7 +188,7 @@ function draw() {
   const { frequency } = store.state;
   scope.hidden = !columns.some(({ source }) => isPart(source, store.state));
   scope.textContent = `The scores shown are those of frequency ${frequency} alone. The summary above, and everything marked as such, describes whole heads.`;
-  for (const { views } of columns) for (const view of views) view.draw();
+  return Promise.all(columns.flatMap(({ views }) => views.map((view) => view.draw())));
 }
 
 /** The state without what this report does not have: an address may belong to another report. */
@@ -185,7 +202,7 @@ function sound(state) {
 }
 
 /** A page that was just opened shows the purest symbolic head, or else the purest positional one. */
-function opening(state) {
+export function opening(state) {
   const source = sources[state.a];
   if (source.lengths || source.models) return state;
   const [positional, symbolic] = ["positional", "symbolic"].map((name) => source.values(name, state));
@@ -224,8 +241,28 @@ addEventListener("resize", () => {
   wide = innerWidth;
 });
 
-explainTerms(document.body);
-store.state = sound(readHash(location.hash));
-if (!location.hash) store.state = opening(store.state);
-build();
-document.documentElement.dataset.ready = String(Math.round(performance.now()));
+/** Show results; `live` are elements between the header and the figures that stay when the results change. */
+export async function start(given, shown, live = []) {
+  data = given;
+  sources = shown;
+  explainTerms(document.body);
+  root.replaceChildren(top, ...live, body);
+  const hash = location.hash || (given.view ? `#${given.view}` : "");
+  store.state = sound(readHash(hash));
+  if (!hash) store.state = opening(store.state);
+  await build();
+  document.documentElement.dataset.ready = String(Math.round(performance.now()));
+}
+
+/** Show another state of the same results: everything, or only the figures of these panels. */
+export async function refresh(panels = null) {
+  if (!panels) return build();
+  for (const { views } of columns) for (const view of views) if (panels.includes(view.element.dataset.panel)) view.draw();
+}
+
+/** A result as the page embeds it. */
+export function embedded(given) {
+  const source = given.type === "atlas" ? new Atlas(given) : new Source(given);
+  if (source.tokens) source.tokens = new EmbeddedAttention(source.tokens, source.arrays);
+  return source;
+}

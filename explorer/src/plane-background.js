@@ -26,14 +26,17 @@ export function cornerRects(group, thresholds, size) {
     .attr("rx", 3);
 }
 
-/** The corners with their names, and the diagonal between where and what. */
-export function corners(group, thresholds, size) {
-  const { high, low } = thresholds;
-  const names = [
+/** The names of the corners, drawn over the dots. */
+export function names(group, { high, low }, size) {
+  texts(group, [
     [high * size - 7, (1 - low / 2) * size + 4, "end", "where", "where"],
     [6, (1 - high) * size + 17, "start", "what", "what"],
     [high * size - 7, ((1 - high) / 2) * size + 4, "end", "unfocused", "unfocused"],
-  ];
+  ]);
+}
+
+/** The corners, and the diagonal between where and what. */
+export function corners(group, thresholds, size) {
   const back = layer(group, "corners");
   back
     .selectAll("line")
@@ -45,7 +48,6 @@ export function corners(group, thresholds, size) {
     .attr("y2", size)
     .attr("class", "either");
   cornerRects(back, thresholds, size);
-  texts(back, names);
 }
 
 /** The legend of layer colours, with further words in the same group. */

@@ -3,13 +3,14 @@
 import { line } from "d3-shape";
 import { axes, colours, frame, layer, placeOf, unit, widthOf } from "./chart.js";
 import { figurePanel } from "./figure.js";
-import { corners, legend, radius } from "./plane-background.js";
-import { change, choose, light, store } from "./store.js";
-import { announce, h, tip } from "./ui.js";
-import { alone, headRows, isPart, moveWith, sentence, tipOf } from "./words.js";
+import { corners, legend, names, radius } from "./plane-background.js";
+import { change, choose, light, selectedIn, store } from "./store.js";
+import { announce, h, percent, tip } from "./ui.js";
+import { alone, headRows, isPart, moveWith, restsOnLittle, sentence, tipOf } from "./words.js";
 
 const MARGIN = { left: 46, top: 10, right: 12, bottom: 88 };
 const TRAIL = 16; // checkpoints
+const EDGE = 6; // pixels
 
 export function plane(source) {
   const back = h("button", { type: "button", onclick: () => change({ frequency: null }) }, "back to all frequencies");
@@ -55,6 +56,7 @@ export function plane(source) {
       fill: shade(source.row[at] / last),
     }));
     const drawn = places.filter((place) => !Number.isNaN(place.x + place.y)).sort((a, b) => b.r - a.r);
+    if (isPart(source, state)) dodge(drawn, width);
     trails(layer(group, "trails"), state, shade, last);
     layer(group, "heads")
       .selectAll("circle")
@@ -63,7 +65,10 @@ export function plane(source) {
       .attr("cx", (d) => d.x)
       .attr("cy", (d) => d.y)
       .attr("r", (d) => d.r)
-      .attr("fill", (d) => d.fill);
+      .attr("fill", (d) => d.fill)
+      .classed("little", (d) => restsOnLittle(source, d.at));
+    names(layer(group, "names"), source.thresholds, width);
+    layer(group, "moves");
     layer(group, "chosen");
     layer(group, "lit");
     legend(layer(group, "legend").attr("transform", `translate(0,${height + 58})`), width);
@@ -94,9 +99,10 @@ export function plane(source) {
   }
 
   function mark() {
-    const chosen = store.state.heads
-      .map((label) => places[source.places.get(label)])
+    const chosen = selectedIn(source)
+      .map((at) => places[at])
       .filter((place) => place && !Number.isNaN(place.x + place.y));
+    moves(layer(layer(svg, "frame"), "moves"), chosen);
     const group = layer(layer(svg, "frame"), "chosen");
     group
       .selectAll("circle")
@@ -113,6 +119,29 @@ export function plane(source) {
       .attr("y", (d) => d.y)
       .attr("text-anchor", (d) => (d.x > x(0.85) ? "end" : "start"))
       .text((d) => d.label);
+  }
+
+  /** A line from each selected head to its place on every other task. */
+  function moves(group, chosen) {
+    const part = isPart(source, store.state);
+    const ends = (source.tasks ?? []).flatMap((name, task) => {
+      if (part) return [];
+      const [positional, symbolic] = ["positional", "symbolic"].map((axis) => source.array(`task_${task}_${axis}`));
+      return chosen.map((d) => ({ ...d, name, to: [x(positional[d.at]), y(symbolic[d.at])] }));
+    });
+    const drawn = ends.filter(({ to }) => !Number.isNaN(to[0] + to[1]));
+    group
+      .selectAll("path")
+      .data(drawn)
+      .join("path")
+      .attr("d", (d) => `M${d.x},${d.y}L${d.to.join(",")}`);
+    group
+      .selectAll("circle")
+      .data(drawn)
+      .join("circle")
+      .attr("cx", (d) => d.to[0])
+      .attr("cy", (d) => d.to[1])
+      .attr("r", 4);
   }
 
   function lightUp(label) {
@@ -148,7 +177,7 @@ export function plane(source) {
         .selectAll("path")
         .data([lasso])
         .join("path")
-        .attr("d", `M${lasso.map((p) => p.join(",")).join("L")}Z`);
+        .attr("d", `M${around(lasso).map((p) => p.join(",")).join("L")}Z`);
       return tip(null);
     }
     const place = nearest(here);
@@ -159,8 +188,8 @@ export function plane(source) {
     const path = lasso;
     lasso = null;
     layer(layer(svg, "frame"), "lasso").selectAll("path").remove();
-    if (path && path.length > 2) {
-      const inside = places.filter((place) => within(path, place.x, place.y)).map((place) => place.label);
+    if (path && path.length > 1) {
+      const inside = places.filter((place) => within(around(path), place.x, place.y)).map((place) => place.label);
       const heads = event.shiftKey ? [...new Set([...store.state.heads, ...inside])] : inside;
       if (heads.length) change({ heads, swap: null });
       announce(`${inside.length} heads selected`);
@@ -177,8 +206,35 @@ export function plane(source) {
 
 function hint(source, state) {
   const many = source.steps ? "Heads move during training and leave a trail." : "Click a dot, or drag around several.";
-  const size = isPart(source, state) ? " Its size is that of the whole head." : "";
-  return `${alone(source, state)}Every dot is a head.${size} Right: its attention stays in place when contents are swapped. Up: it follows the contents. ${many}`;
+  const part = isPart(source, state);
+  const size = part ? " Its size is that of the whole head; dots that would cover each other are moved sideways." : "";
+  const tasks = source.tasks?.length && !part ? ` A line leads from a selected head to its place on ${source.tasks.join(" and ")}.` : "";
+  const faded = source.roles?.["rests on little"] ? ` Faded: less than ${percent(source.criteria.little)} of its attention is on the blocks.` : "";
+  return `${alone(source, state)}Every dot is a head.${size} Right: its attention stays in place when contents are swapped. Up: it follows the contents.${faded}${tasks} ${many}`;
+}
+
+/** The region that was drawn around; a drag that is nearly straight spans a rectangle. */
+function around(path) {
+  const [first, last] = [path[0], path.at(-1)];
+  const area = path.reduce((sum, [a, b], at) => sum + a * path.at(at - 1)[1] - path.at(at - 1)[0] * b, 0) / 2;
+  const reach = Math.max(...path.map(([a, b]) => Math.hypot(a - first[0], b - first[1])));
+  if (Math.abs(area) > 0.05 * reach * reach) return path;
+  const [left, right] = [Math.min(first[0], last[0]) - EDGE, Math.max(first[0], last[0]) + EDGE];
+  const [top, bottom] = [Math.min(first[1], last[1]) - EDGE, Math.max(first[1], last[1]) + EDGE];
+  return [[left, top], [right, top], [right, bottom], [left, bottom]]; // prettier-ignore
+}
+
+/** Move dots sideways that would cover each other; the first, largest ones stay. */
+function dodge(drawn, width) {
+  const done = [];
+  for (const place of [...drawn].sort((a, b) => a.y - b.y)) {
+    const near = done.filter((other) => Math.abs(other.y - place.y) < 2 * EDGE && Math.abs(other.from - place.x) < EDGE);
+    const inwards = place.x > width / 2 ? -1 : 1;
+    place.from = place.x;
+    const covers = () => near.some((other) => Math.hypot(other.x - place.x, other.y - place.y) < 0.8 * (other.r + place.r));
+    while (covers() && Math.abs(place.x - place.from) < 0.3 * width) place.x += inwards * 3;
+    done.push(place);
+  }
 }
 
 function within(path, x, y) {

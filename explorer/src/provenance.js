@@ -1,6 +1,6 @@
 // How a result was measured: everything needed to repeat it.
 
-import { csvFile, h, number, panel } from "./ui.js";
+import { copyText, csvFile, h, number, panel, percent } from "./ui.js";
 
 const HINTS = {
   profile:
@@ -31,7 +31,7 @@ export function provenance(source) {
     about.skipped && (about.skipped.statements || about.skipped.swaps)
       ? ` Skipped: ${about.skipped.statements} of ${about.skipped.of_statements} statements (different length), ${about.skipped.swaps} of ${about.skipped.of_swaps} swaps (neither block receives attention).`
       : "";
-  const sinks = about.sinks ? ` Attention sinks receive ${number(100 * about.sinks.share, 0)} % of all attention.` : "";
+  const sinks = about.sinks ? ` ${sinkWords(about.sinks, source.criteria)}` : "";
   const right = about.accuracy ? ` Right answers: ${about.accuracy.right} of ${about.accuracy.of}.` : "";
   shown.body.append(
     h("div", { class: "command" }, h("code", {}, source.command), copy),
@@ -93,15 +93,8 @@ function sensitivity(table) {
   );
 }
 
-async function copyText(text, button) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    const area = document.body.appendChild(h("textarea", { class: "unseen" }, text)); // pages opened from disk may not use the clipboard
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-  button.textContent = "Copied";
-  setTimeout(() => (button.textContent = "Copy all"), 1500);
+/** How much attention goes to sinks, and what counts as one. */
+function sinkWords({ share }, { drawn, sink_heads }) {
+  const what = `tokens before the blocks on which at least ${percent(sink_heads)} of heads put at least ${percent(drawn)} of their attention`;
+  return share ? `Sinks (${what}) receive ${percent(share)} of all attention.` : `There are no sinks (${what}).`;
 }

@@ -4,20 +4,23 @@ import { median, quantileSorted } from "d3-array";
 
 const KINDS = { f8: Float64Array, f4: Float32Array, f2: Uint16Array, i4: Int32Array, u2: Uint16Array, u1: Uint8Array };
 
-/** A part of an array; only the characters that hold it are decoded. */
-export function decode({ type, base64 }, start = 0, count = null) {
-  const Kind = KINDS[type];
-  const size = Kind.BYTES_PER_ELEMENT;
-  const from = start * size;
-  const first = Math.floor(from / 3);
-  const until = count === null ? undefined : Math.ceil((from + count * size) / 3) * 4;
-  const text = atob(base64.slice(first * 4, until));
+export const decode = ({ type, base64 }) => new KINDS[type](bytesOf(base64).buffer);
+
+function bytesOf(base64) {
+  const text = atob(base64);
   const bytes = new Uint8Array(text.length);
   for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
-  const skipped = from - first * 3;
-  const length = count ?? Math.floor((bytes.length - skipped) / size);
-  const numbers = new Kind(bytes.slice(skipped, skipped + length * size).buffer);
-  return type === "f2" ? Float64Array.from(numbers, half) : numbers;
+  return bytes;
+}
+
+/** An array of numbers of two bytes that is compressed, all low bytes before all high bytes. */
+export async function inflated({ type, deflate }) {
+  const stream = new Blob([bytesOf(deflate)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const count = bytes.length / 2;
+  const numbers = new KINDS[type](count);
+  for (let at = 0; at < count; at++) numbers[at] = bytes[at] | (bytes[count + at] << 8);
+  return numbers;
 }
 
 /** The number that sixteen bits represent. */
@@ -32,6 +35,11 @@ export function half(bits) {
 
 export class Source {
   constructor(given) {
+    this.renew(given);
+  }
+
+  /** Take other numbers, of the same heads. */
+  renew(given) {
     Object.assign(this, given);
     this.count = this.labels.length;
     this.places = new Map(this.labels.map((label, at) => [label, at]));
@@ -108,14 +116,10 @@ export class Source {
   }
 
   /** The attention that the content of every block (rows) would receive at the position of every block (columns). */
-  placement(head) {
+  async placement(head) {
+    const logs = await this.once("mass", () => inflated(this.arrays.mass));
     const size = this.table.length;
-    const logs = decode(this.arrays.mass, head * size * size, size * size);
-    return { size, mass: (content, place) => Math.exp(logs[content * size + place]) };
-  }
-
-  attention(head) {
-    return this.array("attention").subarray(head * this.blocks, (head + 1) * this.blocks);
+    return { size, mass: (content, place) => Math.exp(half(logs[(head * size + content) * size + place])) };
   }
 }
 

@@ -11,6 +11,9 @@ const DEFAULTS = {
   measure: null,
   sorted: false,
   swap: null,
+  prompt: 0,
+  token: null,
+  live: null,
 };
 const SHORT = {
   a: "p",
@@ -23,9 +26,12 @@ const SHORT = {
   measure: "m",
   sorted: "sorted",
   swap: "swap",
+  prompt: "prompt",
+  token: "token",
+  live: "live",
 };
 
-export const store = { state: { ...DEFAULTS }, lit: null, listeners: [], lights: [] };
+export const store = { state: { ...DEFAULTS }, lit: null, listeners: [], lights: [], only: null };
 
 export const onChange = (listener) => store.listeners.push(listener);
 export const onLight = (listener) => store.lights.push(listener);
@@ -53,8 +59,9 @@ export function light(head) {
   for (const listener of store.lights) listener(head);
 }
 
-/** The places in a source of the heads that are selected. */
-export const selectedIn = (source) => placesOf(source, store.state.heads);
+/** The places in a source of the heads that are selected; `only` is set if the heads of two sources do not match. */
+export const selectedIn = (source) =>
+  store.only && store.only !== source ? [] : placesOf(source, store.state.heads);
 
 /** The places of heads by their labels, without those that the source does not have. */
 export const placesOf = (source, labels) =>
@@ -73,7 +80,7 @@ export function writeHash(state) {
     const value = state[name];
     if (JSON.stringify(value) === JSON.stringify(DEFAULTS[name])) continue;
     parts.push(
-      `${short}=${encodeURIComponent(Array.isArray(value) ? value.join(",") : value === true ? "yes" : value)}`,
+      `${short}=${encodeURIComponent(Array.isArray(value) ? value.join(",") : value === true ? "yes" : typeof value === "object" ? JSON.stringify(value) : value)}`,
     );
   }
   return parts.length ? `#${parts.join("&")}` : "";
@@ -96,5 +103,18 @@ export function readHash(hash) {
     measure: given.get("m"),
     sorted: given.get("sorted") === "yes",
     swap: swap.length === 2 && swap.every(Number.isInteger) ? swap : null,
+    prompt: number("prompt") ?? 0,
+    token: number("token"),
+    live: parsed(given.get("live")),
   };
+}
+
+/** What the live page keeps in the address; null if it is not an object. */
+function parsed(text) {
+  try {
+    const value = JSON.parse(text);
+    return value && typeof value === "object" && !Array.isArray(value) ? value : null;
+  } catch {
+    return null;
+  }
 }

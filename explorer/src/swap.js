@@ -8,6 +8,7 @@ import { change, store } from "./store.js";
 import { h, number, percent, tip } from "./ui.js";
 import { isPart } from "./words.js";
 
+const JUDGED = 0.001; // of the attention, on both blocks together
 const MARGIN = { left: 46, top: 16, right: 8, bottom: 16 };
 
 export function swap(source) {
@@ -47,7 +48,7 @@ export function swap(source) {
     change({ swap: pair });
   }
 
-  function draw(at) {
+  async function draw(at) {
     head = at;
     const whole = isPart(source, store.state) ? "Of the whole head: attention" : "Attention";
     shown.rehint(
@@ -59,14 +60,9 @@ export function swap(source) {
       verdict.textContent = "Select a head to see its attention before and after a swap.";
       return;
     }
-    const table = source.placement(at);
-    const now = Array.from({ length: table.size }, (_, block) => table.mass(block, block));
-    const asked = store.state.swap;
-    [i, j] =
-      asked && asked.every((block) => block >= 0 && block < table.size) && asked[0] !== asked[1]
-        ? asked
-        : [now.indexOf(Math.max(...now)), now.indexOf(Math.min(...now))];
-    if (i === j) j = (i + 1) % table.size;
+    const table = await source.placement(at);
+    if (head !== at) return; // another head was chosen meanwhile
+    [i, j] = chosenPair(table);
     made = swapped(table, i, j);
     picks.forEach((select, end) => select.selectedIndex === [i, j][end] || (select.selectedIndex = [i, j][end]));
     figure(at);
@@ -156,8 +152,9 @@ export function swap(source) {
 
   function words() {
     const gap = made.stays - made.follows;
-    const [colour, text] = Number.isNaN(gap)
-      ? ["", "Neither block receives attention"]
+    const most = Math.max(made.before[i] + made.before[j], made.after[i] + made.after[j]);
+    const [colour, text] = !(most >= JUDGED)
+      ? ["", `Too little attention to judge (less than ${percent(JUDGED)} on these two)`]
       : gap > 0.1
         ? ["where", "Attention stays in place (where)"]
         : gap < -0.1
@@ -171,6 +168,15 @@ export function swap(source) {
     ];
   }
   return { ...shown, draw };
+}
+
+/** The two blocks to swap: those that were chosen, else the ones with the most and the least attention. */
+export function chosenPair(table) {
+  const asked = store.state.swap;
+  if (asked && asked.every((block) => block >= 0 && block < table.size) && asked[0] !== asked[1]) return asked;
+  const now = Array.from({ length: table.size }, (_, block) => table.mass(block, block));
+  const [i, j] = [now.indexOf(Math.max(...now)), now.indexOf(Math.min(...now))];
+  return [i, i === j ? (i + 1) % table.size : j];
 }
 
 const title = (row) =>

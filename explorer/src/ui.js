@@ -132,6 +132,21 @@ export function announce(text) {
   voice.textContent = text;
 }
 
+/** Copy a text; the button says so for a moment. */
+export async function copyText(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = document.body.appendChild(h("textarea", { class: "unseen" }, text)); // pages opened from disk may not use the clipboard
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const before = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = before), 1500);
+}
+
 export function download({ name, type, content }) {
   const address = URL.createObjectURL(new Blob([content], { type }));
   const link = h("a", { href: address, download: name });

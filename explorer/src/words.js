@@ -2,7 +2,7 @@
 
 import { effectLine } from "./effects.js";
 import { choose, store } from "./store.js";
-import { announce, count, number } from "./ui.js";
+import { announce, count, number, percent } from "./ui.js";
 
 const LOOKS = {
   where: "looks at where",
@@ -54,23 +54,37 @@ export function tipOf(source, at, state) {
     `Head ${source.labels[at]} ${looksAt(source, at, state)}`,
     `positional ${number(source.values("positional", state)[at])} · symbolic ${number(source.values("symbolic", state)[at])} · entropy ${isPart(source, state) ? "of the whole head " : ""}${number(source.values("entropy", state)[at])}`,
   ];
+  if (restsOnLittle(source, at)) lines.push(`rests on little attention: ${percent(source.array("on_blocks")[at])} on the blocks`);
   const since = pureSince(source, at, state);
   if (since !== undefined) lines.push(`pure since step ${count(since)}`);
   return [...lines, ...effectLine(source, at, state)];
 }
 
-/** Other roles that a head resembles, from its attention on repeated tokens and on the first token. */
+/** The roles of a head, from its attention on repeated tokens, on the first token and on the answer. */
+export const rolesOf = (source, at) =>
+  source.once("roles of heads", () => {
+    const roles = source.labels.map(() => []);
+    for (const [role, places] of Object.entries(source.roles)) for (const place of places) roles[place].push(role);
+    return roles;
+  })[at];
+
+export const restsOnLittle = (source, at) => Boolean(source.roles?.[LITTLE]) && rolesOf(source, at).includes(LITTLE);
+
+const LITTLE = "rests on little";
+const ROLES = {
+  "previous-token": ["looks like a previous-token head", "previous_token", "on the token before"],
+  induction: ["looks like an induction head", "induction", "on the token that followed last time, in repeated text"],
+  "current-token": ["looks like a current-token head", "current_token", "on the query itself, in repeated text"],
+  sink: ["rests on the first token", "on_first", ""],
+  retrieving: ["retrieves", "answer", "on the block with the answer"],
+};
+
+/** What else a head does, in words. */
 export function alsoLooksLike(source, at) {
-  if (!source.has("sink")) return [];
-  const signs = [
-    ["previous_token", "looks like a previous-token head", "on the token before"],
-    ["induction", "looks like an induction head", "on the token that followed last time, in repeated text"],
-    ["sink", "rests on the first token", ""],
-  ];
-  return signs
-    .map(([name, words, place]) => [source.array(name)[at], words, place])
-    .filter(([share]) => share >= 0.4)
-    .map(([share, words, place]) => `${words} (${number(100 * share, 0)} % of its attention${place && ` ${place}`})`);
+  if (!source.roles) return [];
+  return Object.entries(ROLES)
+    .filter(([role]) => rolesOf(source, at).includes(role))
+    .map(([, [words, name, place]]) => `${words} (${percent(source.array(name)[at])} of its attention${place && ` ${place}`})`);
 }
 
 /** The table of heads as it is shown: all of them, or those at some places. */
@@ -80,7 +94,7 @@ export function headRows(source, state, places = source.labels.map((_, at) => at
     ? ["positional", "symbolic", "entropy", "mean_frequency"]
     : isPart(source, state)
       ? ["positional", "symbolic"]
-      : Object.keys(source.arrays).filter((name) => !/^(row|head|attention|mass|frequency_.*)$/.test(name));
+      : Object.keys(source.arrays).filter((name) => !/^(row|head|mass|token_attention|strongest_.*|frequency_.*)$/.test(name));
   return places.map((at) => ({
     ...(source.steps ? { step: source.steps[source.at(state)] } : {}),
     ...(isPart(source, state) ? { frequency: state.frequency } : {}),

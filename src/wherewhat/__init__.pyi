@@ -1,7 +1,7 @@
 # The public interface, read at run time by lazy_loader: one line for each exported name.
-from .cells.executors import ProcessExecutor as ProcessExecutor
 from .cells.executors import SerialExecutor as SerialExecutor
 from .cells.executors import executing as executing
+from .cells.processes import ProcessExecutor as ProcessExecutor
 from .cells.ray import RayExecutor as RayExecutor
 from .core.scores import entropy as entropy
 from .core.scores import exclusion as exclusion
@@ -24,6 +24,9 @@ from .prompts import own_prompts as own_prompts
 from .prompts import plain_text as plain_text
 from .prompts import repeats as repeats
 from .prompts.multihop import multihop as multihop
+from .serve.server import LivePage as LivePage
+from .serve.server import explore as explore
+from .serve.server import serve as serve
 from .studies.ablation.ablate import Ablation as Ablation
 from .studies.ablation.ablate import ablate as ablate
 from .studies.ablation.deposit import Deposit as Deposit
@@ -34,7 +37,10 @@ from .studies.doctor.diagnosis import Diagnosis as Diagnosis
 from .studies.doctor.doctor import doctor as doctor
 from .studies.dynamics.dynamics import Dynamics as Dynamics
 from .studies.dynamics.dynamics import dynamics as dynamics
+from .studies.dynamics.trainer import HeadCallback as HeadCallback
 from .studies.encodings.tables import Encodings as Encodings
+from .studies.export.export import export as export
+from .studies.head_set import HeadSet as HeadSet
 from .studies.lengths.lengths import Lengths as Lengths
 from .studies.lengths.lengths import TextLengths as TextLengths
 from .studies.lengths.lengths import lengths as lengths

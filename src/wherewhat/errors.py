@@ -9,6 +9,14 @@ class BadInput(ValueError):
     """The request is invalid; the message says what was given and what would work."""
 
 
+class Damaged(BadInput):
+    """A file does not hold what was written to it, or belongs to something else."""
+
+
+class SetAside(UserWarning):
+    """A damaged file was renamed; what it held is computed again."""
+
+
 class NotMeasurable(RuntimeError):
     """The model cannot be measured correctly at this level, so it is not measured at all."""
 

@@ -12,6 +12,7 @@ import re
 import shutil
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -40,6 +41,13 @@ class RemotePath(type(Path())):
         return format(str(self), how)
 
 
+def with_urls(text: str) -> str:
+    """A text in which paths in the local copy of a remote folder are replaced by URLs."""
+    for copy, folder in _remote_folders.items():
+        text = text.replace(str(copy), folder.url)
+    return text
+
+
 def local_copy(place: str | Path) -> Path:
     """The folder to work in: a path as it is, or the local copy of a remote folder given by its URL.
 
@@ -61,7 +69,9 @@ def local_copy(place: str | Path) -> Path:
             return Path(root)
         copy = Path(mkdtemp(prefix="wherewhat-"))
         atexit.register(partial(_remove, copy, os.getpid()))
-        _download(system, root.rstrip("/"), copy)
+        _download(system, root.rstrip("/"), copy, url)
+    except BadInput:
+        raise
     except Exception as error:  # every file system has its own exceptions
         raise BadInput(f"{url}: cannot be read ({_reason(error)})") from error
     _remote_folders[copy] = RemoteFolder(system, root.rstrip("/"), url)
@@ -70,14 +80,35 @@ def local_copy(place: str | Path) -> Path:
 
 def unfinished(name: str) -> str:
     """A temporary name for a file that is being written, unique across all processes and machines."""
-    return f".{name}.{uuid4().hex[:12]}.partial"
+    return f".{name}.{gethostname()}.{os.getpid()}.{uuid4().hex[:12]}.partial"
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Remove the temporary files that killed processes of this machine left in a folder."""
+    for path in folder.glob(".*.partial"):
+        *_, host, process, _, _ = path.name.rsplit(".", 4)
+        if host == gethostname() and process.isdecimal() and not _is_alive(int(process)):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def upload(path: Path) -> None:
     """Upload a file of a local copy to its remote folder; other files are left alone."""
     for copy, remote in _remote_folders.items():
         if path.is_relative_to(copy):
-            target = "/".join([remote.root, *path.relative_to(copy).parts])
+            name = _checked("/".join(path.relative_to(copy).parts), remote.url)
+            if not path.resolve().is_relative_to(copy.resolve()):
+                raise BadInput(f"{RemotePath(path)}: a link to a file outside the folder, which is not uploaded")
+            target = f"{remote.root}/{name}"
             folder, _, name = target.rpartition("/")
             partial_file = f"{folder}/{unfinished(name)}"
             try:
@@ -88,17 +119,38 @@ def upload(path: Path) -> None:
                 raise BadInput(f"{RemotePath(path)}: cannot be written ({_reason(error)})") from error
 
 
-def _download(system: Any, root: str, copy: Path) -> None:
+def _download(system: Any, root: str, copy: Path, url: str) -> None:
     try:
-        listed = system.find(root)
+        listed: dict[str, dict[str, Any]] = system.find(root, detail=True)
     except FileNotFoundError:
         return
-    names = [name for name in listed if not name.endswith(".partial")]
+    if root in listed:
+        raise BadInput(f"{url}: is a file, not a folder")
+    names = {
+        name: _checked(name[len(root) :].lstrip("/") if name.startswith(root) else "..", url)
+        for name in listed
+        if not name.endswith(".partial")
+    }
+    for name, inside in names.items():
+        if listed[name].get("type", "file") != "file" or listed[name].get("islink"):
+            raise BadInput(f"{url}: {inside!r} is a link, which is not followed")
     if names:
-        targets = [copy / name[len(root) :].lstrip("/") for name in names]
+        targets = [copy / inside for inside in names.values()]
         for folder in {target.parent for target in targets}:
             folder.mkdir(parents=True, exist_ok=True)
-        system.get(names, [str(target) for target in targets])
+        system.get(list(names), [str(target) for target in targets])
+
+
+def _checked(name: str, url: str) -> str:
+    """The name of a file relative to its folder; a name that could lead out of the folder is refused.
+
+    >>> _checked("cells/a.safetensors", "memory://runs")
+    'cells/a.safetensors'
+    """
+    parts = name.replace("\\", "/").split("/")
+    if not name or "\0" in name or any(part in ("", ".", "..") for part in parts) or re.match(r"[a-zA-Z]:", name):
+        raise BadInput(f"{url}: holds a name that leads out of the folder, {name!r}")
+    return name
 
 
 def _remove(copy: Path, process: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import platform
@@ -13,15 +12,20 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 from safetensors.torch import save as tensor_bytes
 
-from .errors import BadInput
-from .files import read_table, read_tensors, table_bytes, write_atomically, write_table
+from .errors import BadInput, Damaged
+from .files import parse_json, read_table, read_tensors, sha256, table_bytes, write_atomically, write_table
+from .remote import clear_unfinished, with_urls
 from .words import model_name
 
 Progress = Callable[[str, float | int, int], None]  # the current task, how much of it is done, and the total
 AnyResult = TypeVar("AnyResult", bound="Result")
 Say = Callable[[str], None]  # a sentence for the user
+
+
+TEXTS = ("kind", "model", "what", "how", "measure")  # columns that hold text
 
 
 def ignore_progress(what: str, done: float | int, total: int) -> None:
@@ -32,6 +36,28 @@ def ignore_sentence(sentence: str) -> None:
     """The default of every `say` parameter."""
 
 
+MOST = 100_000  # prompts, samples, runs or draws of one study; more is a mistake
+
+
+def check_count(value: int, what: str, least: int = 1) -> None:
+    """Refuse numbers of prompts, samples and the like that are too small, or beyond what could ever be computed."""
+    if value < least:
+        raise BadInput(f"{what} must be at least {least}, got {value}")
+    if value > MOST:
+        raise BadInput(f"{what} must be at most {MOST}, got {value}")
+
+
+def check_seed(seed: int, what: str = "seed") -> None:
+    """Refuse a seed that not every random generator takes.
+
+    >>> check_seed(2**63 - 1)
+    """
+    if seed < 0:
+        raise BadInput(f"{what} must not be negative, got {seed}")
+    if seed >= 2**63:
+        raise BadInput(f"{what} must be below 2**63, got {seed}")
+
+
 class Result:
     """Base class of all results: a frozen dataclass whose fields are tables, dictionaries of tensors, and `about`.
 
@@ -40,17 +66,19 @@ class Result:
     digests. A field that is None has no file.
 
     A subclass names its `file`, the JSON file that marks a folder as holding this result, and its `kind`, what error
-    messages call it; optionally the `remedy` for a damaged folder, and the `subfolder` of its tables.
+    messages call it; optionally the `remedy` for a damaged folder, the `subfolder` of its tables, and what it `needs`
+    to be shown.
     """
 
     FILE: ClassVar[str]
     KIND: ClassVar[str]
     REMEDY: ClassVar[str] = "rerun the command that made it"
     SUBFOLDER: ClassVar[str] = ""
+    NEEDS: ClassVar[dict[str, Any]] = {}  # keys of `about` with their types, and columns of tables
 
     about: dict[str, Any]
 
-    def __init_subclass__(cls, **named: str) -> None:
+    def __init_subclass__(cls, **named: Any) -> None:
         for name, value in named.items():
             setattr(cls, name.upper(), value)
 
@@ -61,6 +89,7 @@ class Result:
 
     def save(self, folder: str | Path) -> None:
         """Write all files atomically, `FILE` last."""
+        clear_unfinished(Path(folder))
         contents: dict[str, bytes] = {}
         for name, path in self._paths().items():
             value = getattr(self, name)
@@ -68,9 +97,10 @@ class Result:
                 contents[path] = table_bytes(value) if isinstance(value, pd.DataFrame) else tensor_bytes(value)
         for path, content in contents.items():
             write_atomically(Path(folder) / path, content)
-        digests = {path: _sha256(content) for path, content in contents.items()}
-        digests[self.FILE] = _sha256(_canonical(self.about))
-        about = json.dumps(self.about | {"sha256": digests}, indent=1, allow_nan=False)
+        digests = {path: sha256(content) for path, content in contents.items()}
+        stated = json.loads(with_urls(json.dumps(self.about, allow_nan=False)))
+        digests[self.FILE] = sha256(_canonical(stated))
+        about = json.dumps(stated | {"sha256": digests}, indent=1, allow_nan=False)
         write_atomically(Path(folder) / self.FILE, about + "\n")
 
     @classmethod
@@ -86,24 +116,44 @@ class Result:
             if file not in digests:
                 values[name] = None
                 continue
-            if not path.is_file() or _sha256(path.read_bytes()) != digests[file]:
-                raise BadInput(f"{path}: missing or damaged; {cls.REMEDY}")
-            values[name] = read_table(path) if path.suffix == ".parquet" else read_tensors(path)
+            content = path.read_bytes() if path.is_file() else b""
+            if sha256(content) != digests[file]:
+                raise Damaged(f"{path}: missing or damaged; {cls.REMEDY}")
+            read: Callable[..., Any] = read_table if path.suffix == ".parquet" else read_tensors
+            values[name] = read(path, content=content)
+        if lacking := cls._lacking(values):
+            raise Damaged(f"{Path(folder) / cls.FILE}: not a {cls.KIND} of this version ({lacking}); {cls.REMEDY}")
         return cls(**values)
+
+    @classmethod
+    def _lacking(cls, values: Mapping[str, Any]) -> str:
+        """What a loaded result lacks that every result of its kind has; nothing if it is complete."""
+        for field, needed in cls.NEEDS.items():
+            value = values[field]
+            for key in needed:
+                if field == "about" and not isinstance(value.get(key), needed[key]):
+                    return f"{key} is missing or of another type"
+                if field == "about" or (isinstance(value, pd.DataFrame) and value.empty):
+                    continue  # an empty table has no types, and not always columns
+                if value is None or key not in value:
+                    return f"{field} has no {key}"
+                if isinstance(value, pd.DataFrame) and key not in TEXTS and not is_numeric_dtype(value[key]):
+                    return f"{key} in {field} does not hold numbers"
+        return ""
 
     @classmethod
     def read_about(cls, folder: str | Path) -> dict[str, Any] | None:
         """The contents of `FILE`, digests included; None if there is no such file."""
         path = Path(folder) / cls.FILE
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            if about["sha256"][cls.FILE] == _sha256(_canonical(about)):
+            about = parse_json(path.read_bytes())
+            if about["sha256"][cls.FILE] == sha256(_canonical(about)) and about["sha256"].keys() <= {*cls.files()}:
                 return about
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
-        raise BadInput(f"{path}: damaged or unreadable; {cls.REMEDY}")
+        raise Damaged(f"{path}: damaged or unreadable; {cls.REMEDY}")
 
     @classmethod
     def files(cls) -> tuple[str, ...]:
@@ -141,20 +191,23 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def save_prefixed(result: Result, prefix: str | Path, first: bool = True) -> None:
-    """Write each table to PREFIX-NAME.parquet; with `first`, the first table to PREFIX.parquet."""
+    """Write each table to PREFIX-NAME.parquet; with `first`, the first one to PREFIX.parquet; None has no file."""
     for name, path in _prefixed_paths(type(result), prefix, first).items():
-        write_table(path, getattr(result, name))
+        if getattr(result, name) is not None:
+            write_table(path, getattr(result, name))
 
 
 def load_prefixed(kind: type[AnyResult], prefix: str | Path, first: bool = True) -> AnyResult:
-    """Read a result whose tables were written by `save_prefixed`; its `about` is empty.
+    """Read a result whose tables were written by `save_prefixed`; its `about` is empty, optional tables may be missing.
 
     >>> load_prefixed(Sweep, "results/decoupling").members.query("task == 'index'")                # doctest: +SKIP
     """
     paths = _prefixed_paths(kind, prefix, first)
-    if missing := [path for path in paths.values() if not path.is_file()]:
-        raise BadInput(f"{prefix}: no {kind.KIND} here ({missing[0].name} is missing)")
-    values: dict[str, Any] = {name: read_table(path) for name, path in paths.items()}
+    optional = {field.name for field in fields(kind) if "None" in str(field.type)}  # pyright: ignore[reportArgumentType]
+    missing = {name: path for name, path in paths.items() if not path.is_file()}
+    if needed := [path for name, path in missing.items() if name not in optional]:
+        raise BadInput(f"{prefix}: no {kind.KIND} here ({needed[0].name} is missing)")
+    values: dict[str, Any] = {name: None if name in missing else read_table(path) for name, path in paths.items()}
     return kind(**values | {"about": {}})
 
 
@@ -177,7 +230,3 @@ def versions(*libraries: str) -> dict[str, str]:
 def _canonical(about: Mapping[str, Any]) -> bytes:
     """Everything in `FILE` except the digests, as canonical JSON."""
     return json.dumps({name: value for name, value in about.items() if name != "sha256"}, sort_keys=True).encode()
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

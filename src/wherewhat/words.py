@@ -42,6 +42,15 @@ def signed(value: float) -> str:
     return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
+def printable(text: str) -> str:
+    """A text without control characters, which could move the cursor or hide words; line breaks stay.
+
+    >>> printable("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text)
+
+
 def model_name(name: str | Path) -> str:
     """The last part of a path or hub ID, without .gguf.
 

@@ -1,7 +1,8 @@
 """Every long study runs as cells: a frozen description, a pure function, and one file named by the description's hash.
 
 Cells that have a file are skipped, so an interrupted study resumes, however it was stopped. Files are written under a
-temporary name and then renamed, so a file is never incomplete.
+temporary name and then renamed, so a file is never incomplete. A file holds the description of its cell and a digest;
+both are checked when it is read, and a file that does not hold is set aside and computed again.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
-from safetensors.torch import save
 from torch import Tensor
 
-from ..errors import BadInput, CellsFailed
-from ..files import read_tensors, write_atomically
+from ..errors import BadInput, CellsFailed, Damaged
+from ..files import read_tensors, sealed_tensors, set_aside, write_atomically
+from ..remote import clear_unfinished
 from .executors import current
 
 Cell = TypeVar("Cell")  # a frozen dataclass of plain values
@@ -39,22 +40,37 @@ def run_cells(
     Without a folder nothing is saved. After Control-C, the message states how many cells, called `name`, are kept.
     Within `executing`, all cells without a file are computed first, in parallel.
     """
+    if folder is not None:
+        clear_unfinished(folder)
     run_ahead(folder, cells, compute, name)
     for cell in cells:
         if folder is None:
             yield compute(cell)
             continue
-        path = cell_path(folder, cell)
-        if not path.exists():
+        result = read_cell(folder, cell)
+        if result is None:
             with _stoppable(folder, cells, name):
-                write_atomically(path, cell_content(compute, (cell,)))
-        yield read_tensors(path)
+                content, path = cell_content(compute, (cell,)), cell_path(folder, cell)
+                write_atomically(path, content)
+            result = read_tensors(path, _canonical(cell), content)
+        yield result
+
+
+def read_cell(folder: Path, cell: Any) -> dict[str, Tensor] | None:
+    """The result of a cell, or None if it has no file; a file that does not hold is set aside."""
+    path = cell_path(folder, cell)
+    if not path.exists():
+        return None
+    try:
+        return read_tensors(path, _canonical(cell))
+    except Damaged as error:
+        set_aside(path, error)
+        return None
 
 
 def cell_content(compute: Callable[..., dict[str, Tensor]], item: tuple[Any, ...]) -> bytes:
     """Compute a cell, given with its further arguments, and return the content of its file."""
-    tensors = {name: value.contiguous() for name, value in compute(*item).items()}
-    return save(tensors, {"cell": _canonical(item[0])})
+    return sealed_tensors(compute(*item), _canonical(item[0]))
 
 
 def run_ahead(
@@ -72,7 +88,7 @@ def run_ahead(
     executor, status = current()
     if folder is None or executor is None:
         return
-    missing = {cell_hash(cell): cell for cell in cells if not cell_path(folder, cell).exists()}
+    missing = {cell_hash(cell): cell for cell in cells if read_cell(folder, cell) is None}
     if not missing:
         return
     keys, items = list(missing), _Items(list(missing.values()), given)
@@ -119,14 +135,15 @@ def _stoppable(folder: Path, cells: Sequence[Any], name: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        present = sum(cell_path(folder, cell).exists() for cell in cells)
         raise KeyboardInterrupt(
-            f"{kept(folder, cells)} of {len(cells)} {name} are kept in {folder}; rerun the command to resume"
+            f"{present} of {len(cells)} {name} are kept in {folder}; rerun the command to resume"
         ) from None
 
 
 def kept(folder: Path | None, cells: Sequence[Any]) -> int:
-    """How many of the cells have a file."""
-    return 0 if folder is None else sum(cell_path(folder, cell).exists() for cell in cells)
+    """How many of the cells have a file that holds."""
+    return 0 if folder is None else sum(read_cell(folder, cell) is not None for cell in cells)
 
 
 def check_writable(folder: Path) -> None:

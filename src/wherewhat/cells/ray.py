@@ -77,6 +77,9 @@ class RayExecutor:
         token = "RAY_AUTH_TOKEN" in os.environ or Path("~/.ray/auth_token").expanduser().exists()
         if token:  # `ray start --head` requires it by default; other clusters ignore it
             os.environ.setdefault("RAY_AUTH_MODE", "token")
+        if self.address == "local":
+            # Read when Ray is imported: it then listens on the loopback interface only, as on other systems than Linux.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         try:
             import ray
         except ImportError as error:

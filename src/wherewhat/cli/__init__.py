@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..errors import BadInput, CellsFailed, NotMeasurable
+from ..errors import BadInput, CellsFailed, NotMeasurable, SetAside
 from . import (
     ablation,
     atlas,
     dynamics,
+    export,
     lengths,
     profile,
     report,
     reproduce,
     rotations,
+    serve,
     spectrum,
     stretch,
     sweep,
     theorems,
 )
+from .output import report_line
 
 app = typer.Typer(
     name="wherewhat",
@@ -32,7 +36,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-TOPICS = (profile, atlas, dynamics, reproduce, lengths, stretch, sweep, theorems, report, ablation, rotations, spectrum)
+TOPICS = (profile, atlas, dynamics, reproduce, lengths, stretch, sweep, theorems, report, export, serve)
+TOPICS += (ablation, rotations, spectrum)
 for topic in TOPICS:  # in the order of `wherewhat --help`
     app.add_typer(topic.app)
 
@@ -60,11 +65,23 @@ def main() -> None:
     """Entry point. BadInput and NotMeasurable are reported in one line with exit code 2, CellsFailed with 1."""
     # Threads that spin while they wait slow down the working ones: on a busy machine by a factor of 7 to 18.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    warnings.showwarning = _show_warning
     try:
         app()
     except (BadInput, NotMeasurable) as error:
-        print(f"wherewhat: {error}", file=sys.stderr)
+        report_line(f"wherewhat: {error}".replace("\n", " "))
         sys.exit(2)
     except CellsFailed as error:
-        print(f"wherewhat: {error}", file=sys.stderr)
+        report_line(f"wherewhat: {error}")
         sys.exit(1)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A damaged file that was set aside is one line; other warnings are shown as usual."""
+    if issubclass(category, SetAside):
+        report_line(f"wherewhat: {message}")
+    else:
+        _show_others(message, category, *where, **more)
+
+
+_show_others = warnings.showwarning

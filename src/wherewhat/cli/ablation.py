@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..words import model_name
-from .options import AsJson, Seed, flag, folder_option, in_cells, model_options, option, output_folder
-from .output import saved, standard_output, study
+from .options import AsJson, Seed, existing_folder_option, flag, in_cells, model_options, option, output_folder
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 Model = Annotated[
@@ -29,12 +28,14 @@ Several = list[str] | None
 def ablate(
     model: Model,
     profile: Annotated[
-        Path | None, folder_option(help="Folder of the model's profile; number, letter and runs need none.")
+        Path | None,
+        existing_folder_option(help="Folder of the model's profile; heads and frequencies given by number need none."),
     ] = None,
     folder: Annotated[Path | None, output_folder("Folder for the result.", "ablations/MODEL")] = None,
     pairs: Pairs = 8,
     samples: Annotated[int | None, option("Prompts of each kind.", "32; number, letter and runs: 200")] = None,
     text: Annotated[Path | None, option("A .txt file to measure loss on.", "an included story")] = None,
+    stretch: Annotated[int | None, option("Tokens per stretch of text; fewer for a short text.", "128", min=26)] = None,
     fraction: Annotated[
         list[float] | None, option("Fraction of heads to ablate; may be repeated.", "0.05 0.1 0.2 0.4")
     ] = None,
@@ -43,41 +44,41 @@ def ablate(
     each_head: Annotated[
         bool, flag("--each-head", "Also ablate every head by itself, compared with the mean of all.")
     ] = False,
+    heads: Annotated[
+        Several, option("Replace the output of these heads.", None, "--heads", "--ablate", metavar="WORDS")
+    ] = None,
     drop: Annotated[Several, option("Remove these frequencies from the attention logits.", metavar="WORDS")] = None,
     keep: Annotated[Several, option("Remove all other frequencies of the same heads.", metavar="WORDS")] = None,
     freeze: Annotated[Several, option("Stop the rotation of these frequencies.", metavar="WORDS")] = None,
-    ablate: Annotated[Several, option("Replace the output of these heads.", metavar="WORDS")] = None,
     seed: Seed = 0,
     as_json: AsJson = False,
     **loading: Any,
 ) -> None:
     """Ablate heads and frequencies of a model and measure what breaks, compared with random ablations.
 
-    By default, the most positional and the most symbolic heads are ablated,
-    and four bands of frequencies are dropped, frozen, and each kept alone.
-    Models are measured on binding, induction, copying and text; number,
-    letter and training runs on their own task. Every effect is compared with
-    that of random ablations of the same size. Existing results are reused.
-    With --each-head, wherewhat report can show the effect of each head.
+    --heads, --drop, --keep and --freeze choose what to ablate; each may be repeated, and each is measured by itself. WORDS are "16.3, 16.7" (heads 3 and 7 of layer 16), @FILE, "10 most retrieving heads", "retrieving heads with on_blocks above 0.2", "20% most positional heads"; for frequencies "3.1.5" (frequency 5 of head 1 of layer 3), "*.*.5", "fastest quarter", "slowest quarter of 10 most retrieving heads", "frequencies with symbolic score above .9". Words that speak of scores need --profile.
 
-    With --drop, --keep, --freeze or --ablate, which may be repeated, only
-    these are measured. WORDS are "3.1" (head 1 of layer 3), "3.1.5" (its
-    frequency 5), "*.*.5", "fastest quarter", "10 most positional heads", or
-    "frequencies with symbolic score above .9".
+    Without these, the most positional and the most symbolic heads are ablated, and four bands of frequencies are dropped, frozen, and each kept alone.
+
+    Models are measured on binding, induction, copying and text; number, letter and training runs on their own task. A set of heads is compared with as many heads drawn at random within the same layers, everything else with random ablations of the same size. The answers to three prompts are shown before and after.
+
+    Existing results are reused. With --each-head, wherewhat report can show the effect of each head.
 
     [bold]Examples:[/bold]
 
+    wherewhat ablate models/SmolLM2.Q4_1.gguf --heads "16.3, 16.7"
+    wherewhat ablate models/SmolLM2.Q4_1.gguf --profile profiles/smollm2 --heads "10 most retrieving heads"
     wherewhat ablate models/SmolLM2.Q4_1.gguf --profile profiles/smollm2
     wherewhat ablate number --drop "fastest quarter"
-    """
+    """  # noqa: E501 - a paragraph of help is one line
     import wherewhat as ww
 
     folder = folder or Path("ablations") / model_name(model)
     with study(as_json) as listening:
         found = ww.ablate(
-            model, profile=profile, folder=folder, pairs=pairs, samples=samples, text=text, fraction=fraction,
-            draws=draws, ablation=ablation, each_head=each_head, drop=drop, keep=keep, freeze=freeze, ablate=ablate,
-            seed=seed, **loading, **listening,
+            model, profile=profile, folder=folder, pairs=pairs, samples=samples, text=text, stretch=stretch,
+            fraction=fraction, draws=draws, ablation=ablation, each_head=each_head, heads=heads, drop=drop, keep=keep,
+            freeze=freeze, seed=seed, **loading, **listening,
         )  # fmt: skip
 
     from ..results import records
@@ -86,7 +87,9 @@ def ablate(
 
     save_ablation_figure(found, folder / "ablation.png")
     if as_json:
-        print(json.dumps(found.about | {"folder": f"{folder}", "effects": records(found.effects)}))
+        tables = {"effects": found.effects, "trials": found.trials, "answers": found.answers}
+        listed = {name: [] if table is None else records(table) for name, table in tables.items()}
+        print_json(found.about | {"folder": f"{folder}"} | listed)
     else:
         show_ablation(found, standard_output())
         saved(folder)
@@ -107,14 +110,12 @@ def deposit(
 ) -> None:
     """Ablate every head of a model by itself: does an ability depend on a single head?
 
-    Reports how unevenly the costs are spread over heads, on binding,
-    induction, copying and text; for number, letter and training runs on their
-    own task. Existing results are reused.
+    Reports how unevenly the costs are spread over heads, on binding, induction, copying and text; for number, letter and training runs on their own task. Existing results are reused.
 
     [bold]Examples:[/bold]
 
     wherewhat deposit models/stories15M --samples 8
-    """
+    """  # noqa: E501 - a paragraph of help is one line
     import wherewhat as ww
 
     folder = folder or Path("deposit") / model_name(model)
@@ -127,7 +128,7 @@ def deposit(
     from ..studies.ablation.terminal import show_deposit
 
     if as_json:
-        print(json.dumps(found.about | {"folder": f"{folder}", "measures": records(found.measures)}))
+        print_json(found.about | {"folder": f"{folder}", "measures": records(found.measures)})
     else:
         show_deposit(found, standard_output())
         saved(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .options import AsJson, in_cells, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 
@@ -24,7 +23,7 @@ def atlas(
 ) -> None:
     """Profile a list of models and collect them into one data set, with a card and an interactive page.
 
-    The list is a TOML file with defaults at the top, a table \\[card] with the title and licence of the data, and one \\[\\[models]] entry per model. An entry has model (a hub id, or the path of a folder or .gguf file, relative to the list) and may override the defaults: name, family, licence, revision, dtype, device, device_map, trust_remote_code, seed, level, swaps, tau, task, kind, template, pairs, samples, chat, width.
+    The list is a TOML file with defaults at the top, a table \\[card] with the title and licence of the data, and one \\[\\[models]] entry per model. An entry has model (a hub id, or the path of a folder or .gguf file, relative to the list) and may override the defaults: name, family, licence, revision, dtype, device, device_map, trust_remote_code, seed, level, swaps, tau, task, kind, template, pairs, group, samples, chat, width, stretch.
 
     Existing results are reused. Failed models are listed at the end, with exit code 1; all others are kept. With --jobs or --ray several models are measured at a time.
 
@@ -48,7 +47,7 @@ def atlas(
     if as_json:
         taus = [{"tau": plain(tau)} for tau in found.models["tau"]]
         rows = [row | tau for row, tau in zip(records(found.models), taus, strict=True)]
-        print(json.dumps(found.about | {"folder": str(folder), "models": rows}))
+        print_json(found.about | {"folder": str(folder), "models": rows})
     else:
         show_atlas(found, standard_output())
         saved(f"{folder}; open {page} in a browser to explore it")

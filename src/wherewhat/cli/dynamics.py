@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from ..errors import CellsFailed
 from ..words import model_name
 from .options import AsJson, Device, DeviceMap, Dtype, Seed, TrustRemoteCode, flag, in_cells, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 Threads = Annotated[int | None, option("Processor threads.", "all")]
@@ -29,9 +28,11 @@ def train(
     dropout: Annotated[float, option("Dropout rate.")] = 0.1,
     embedding_dropout: Annotated[float | None, option("Dropout rate of embeddings.", "same as --dropout")] = None,
     exact_gelu: Annotated[bool, flag("--exact-gelu", "Use the exact GELU, not its tanh approximation.")] = False,
+    half: Annotated[bool, flag("--half", "Mixed precision: matrix products in float16, emulated.")] = False,
     every: Annotated[int, option("Steps between checkpoints.")] = 50,
     threads: Threads = None,
     seed: Seed = 0,
+    data_seed: Annotated[int | None, option("Seed of the order of the sequences.", "same as --seed")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a small GPT-J on a multi-hop task.
@@ -41,6 +42,7 @@ def train(
     [bold]Examples:[/bold]
 
     wherewhat train number -o runs/number-0
+    wherewhat train number --exact-gelu --embedding-dropout 0    # as the authors' scripts do
     """  # noqa: E501 - help texts wrap where they are shown
     import wherewhat as ww
 
@@ -48,12 +50,12 @@ def train(
     with study(as_json, f"the checkpoints in {folder} are kept; rerun the command to resume", quiet=False) as listening:
         run = ww.train(
             task, folder=folder, steps=steps, batch=batch, rate=rate, warmup=warmup, schedule=schedule, dropout=dropout,
-            embedding_dropout=embedding_dropout, exact_gelu=exact_gelu, every=every, threads=threads, seed=seed,
-            **listening,
+            embedding_dropout=embedding_dropout, exact_gelu=exact_gelu, half=half, every=every, threads=threads,
+            seed=seed, data_seed=data_seed, **listening,
         )  # fmt: skip
     last = run.accuracy[run.accuracy["step"] == run.accuracy["step"].max()]
     if as_json:
-        print(json.dumps({"folder": f"{folder}", "accuracy": last["accuracy"].tolist()}))
+        print_json({"folder": f"{folder}", "accuracy": last["accuracy"].tolist()})
     else:
         hops, shares = (", ".join(texts) for texts in (map(str, last["hops"]), map("{:.1%}".format, last["accuracy"])))
         standard_output().print(f"{task}: accuracy for {hops} hops {shares}")
@@ -120,7 +122,7 @@ def dynamics(
     if as_json:
         from ..results import records
 
-        print(json.dumps(found.about | {"purity": records(found.purity), "folder": f"{folder}"}))
+        print_json(found.about | {"purity": records(found.purity), "folder": f"{folder}"})
     else:
         from ..studies.dynamics.terminal import show_dynamics
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from ..errors import BadInput
 from ..words import model_name
 from .options import AsJson, Seed, flag, in_cells, model_options, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 endpoint_option = partial(option, rich_help_panel="Models behind an endpoint")
@@ -43,6 +42,9 @@ def lengths(
         ),
     ] = False,
     runs: Annotated[int | None, option("Language models: number of runs; seeds count up from --seed.", "5")] = None,
+    one_message: Annotated[
+        bool, flag("--one-message", "Language models: instruction and examples in one message of a chat, as published.")
+    ] = False,
     endpoint: Annotated[
         str | None,
         endpoint_option("OpenAI-compatible API, such as https://api.openai.com/v1.", metavar="URL"),
@@ -81,17 +83,18 @@ def lengths(
     wherewhat lengths letter --longest 1000 --sharpen
     wherewhat lengths runs/letter-1 -o lengths/letter-1
     wherewhat lengths HuggingFaceTB/SmolLM2-135M-Instruct --prompts 4
+    wherewhat lengths HuggingFaceTB/SmolLM2-135M-Instruct --one-message
     wherewhat lengths qwen3 --endpoint http://localhost:8000/v1 --per-minute 60
     """  # noqa: E501 - help texts wrap where they are shown
     import wherewhat as ww
 
-    folder = folder or Path("lengths") / (model_name(model) + "-sharpened" * sharpen)
+    folder = folder or Path("lengths") / (model_name(model) + "-sharpened" * sharpen + "-one-message" * one_message)
     with study(as_json, kept=f"results so far are kept in {folder}; rerun the command to resume") as listening:
         found = ww.lengths(
-            model, folder=folder, prompts=prompts, longest=longest, sharpen=sharpen, runs=runs, endpoint=endpoint,
-            api_key_env=api_key_env, per_minute=per_minute, concurrency=concurrency, timeout=timeout, retries=retries,
-            price_in=price_in, price_out=price_out, extra=None if extra is None else read_object(extra), seed=seed,
-            **loading, **listening,
+            model, folder=folder, prompts=prompts, longest=longest, sharpen=sharpen, runs=runs,
+            one_message=one_message, endpoint=endpoint, api_key_env=api_key_env, per_minute=per_minute,
+            concurrency=concurrency, timeout=timeout, retries=retries, price_in=price_in, price_out=price_out,
+            extra=None if extra is None else read_object(extra), seed=seed, **loading, **listening,
         )  # fmt: skip
     if isinstance(found, ww.Lengths):
         show_lab_model(found, folder, as_json)
@@ -104,7 +107,7 @@ def show_lab_model(found: Any, folder: Path, as_json: bool) -> None:
 
     if as_json:
         tables = {"lengths": records(found.accuracy), "loss": records(found.loss)}
-        print(json.dumps({"task": found.about["task"], "folder": f"{folder}"} | tables))
+        print_json({"task": found.about["task"], "folder": f"{folder}"} | tables)
     else:
         from ..studies.lengths.terminal import show_lengths
 
@@ -118,7 +121,7 @@ def show_language_model(found: Any, folder: Path, as_json: bool) -> None:
     if as_json:
         accuracy, (read, written) = records(found.accuracy), found.tokens
         summary = {"model": found.name, "folder": f"{folder}", "lengths": accuracy, "kept": found.kept}
-        print(json.dumps(summary | {"tokens_read": read, "tokens_written": written, "cost": found.cost}))
+        print_json(summary | {"tokens_read": read, "tokens_written": written, "cost": found.cost})
     else:
         from ..studies.lengths.terminal import show_text_lengths
 
@@ -128,10 +131,12 @@ def show_language_model(found: Any, folder: Path, as_json: bool) -> None:
 
 def read_object(text: str) -> dict[str, Any]:
     """The JSON object given as --extra."""
+    from ..files import parse_json
+
     try:
-        fields = json.loads(text)
+        fields = parse_json(text)
     except ValueError:
         fields = None
     if not isinstance(fields, dict):
-        raise BadInput(f"--extra must be a JSON object, got {text}")
+        raise BadInput(f"--extra must be a JSON object, got {text[:200]}")
     return fields

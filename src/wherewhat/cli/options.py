@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 
 from ..errors import BadInput
 from ..remote import local_copy
+from .output import report_line
 
 
 def option(help: str, default: str | None = None, *flags: str, **settings: Any) -> Any:
@@ -47,12 +47,22 @@ def folder_here(place: str | Path) -> Path:
     try:
         return local_copy(place)
     except BadInput as error:
-        print(f"wherewhat: {error}", file=sys.stderr)
+        report_line(f"wherewhat: {error}")
         raise typer.Exit(2) from error
 
 
+def existing_folder(place: str | Path) -> Path:
+    """A folder to read from; one that is missing is refused at once, before torch is imported."""
+    folder = folder_here(place)
+    if not folder.is_dir():
+        report_line(f"wherewhat: {folder}: no such folder".replace("\n", " "))
+        raise typer.Exit(2)
+    return folder
+
+
 folder_option = partial(typer.Option, parser=folder_here, metavar="FOLDER")
-folder_argument = partial(typer.Argument, parser=folder_here)
+existing_folder_option = partial(typer.Option, parser=existing_folder, metavar="FOLDER")
+folder_argument = partial(typer.Argument, parser=existing_folder)
 
 
 def output_folder(help: str, default: str | None = None) -> Any:
@@ -114,7 +124,8 @@ def in_cells(command: Callable[..., None]) -> Callable[..., None]:
             raise BadInput("--jobs computes on this machine, --ray on a cluster: give only one of them")
         if ray is None and jobs == 1:
             return command(**options)
-        from ..cells.executors import ProcessExecutor, executing
+        from ..cells.executors import executing
+        from ..cells.processes import ProcessExecutor
         from ..cells.ray import RayExecutor
         from ..display.terminal import cell_status
 

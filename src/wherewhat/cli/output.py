@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
+
+from ..remote import with_urls
+from ..words import printable
 
 
 @contextmanager
@@ -31,15 +35,17 @@ def study(
 
     Control-C ends the command with one line that states what is `kept`; with --json nothing is shown.
     """
-    from rich.console import Console
-
-    from ..display.terminal import progress_bar
+    from ..display.terminal import SafeConsole, progress_bar
 
     if quiet:
         quiet_libraries()
-    screen = Console(stderr=True, quiet=as_json, highlight=False, soft_wrap=True, markup=False)
-    with stoppable(kept), progress_bar(screen) as progress, logged(screen.print):
-        yield {"progress": progress, "say": screen.print}
+    screen = SafeConsole(stderr=True, quiet=as_json, highlight=False, soft_wrap=True, markup=False)
+
+    def say(sentence: str) -> None:
+        screen.print(with_urls(sentence))
+
+    with stoppable(kept), progress_bar(screen) as progress, logged(say):
+        yield {"progress": progress, "say": say}
 
 
 @contextmanager
@@ -57,15 +63,25 @@ def logged(show: Callable[[str], None]) -> Iterator[None]:
 
 def standard_output() -> Any:
     """The console for results; text from models and prompts is never interpreted as markup."""
-    from rich.console import Console
+    from ..display.terminal import SafeConsole
 
-    return Console(highlight=False, markup=False)
+    return SafeConsole(highlight=False, markup=False)
 
 
 def saved(folder: str | Path, as_json: bool = False) -> None:
     """Print on standard error where a result was saved."""
     if not as_json:
-        print(f"Saved in {folder}", file=sys.stderr)
+        report_line(f"Saved in {folder}")
+
+
+def report_line(line: str) -> None:
+    """Print on standard error: URLs instead of temporary copies, and no control characters from names."""
+    print(printable(with_urls(line)), file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """Print a result as JSON."""
+    print(with_urls(json.dumps(value)))
 
 
 def quiet_libraries() -> None:

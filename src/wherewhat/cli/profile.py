@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +9,11 @@ import typer
 
 from ..words import model_name
 from .options import AsJson, Model, Seed, flag, folder_argument, in_cells, model_options, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, report_line, saved, standard_output, study
 
 app = typer.Typer()
-HEADLINES = """model level tau accuracy answer_probability by_position correlation medians sinks skipped swaps
-sensitivity warnings self_check""".split()
+HEADLINES = """model level tau accuracy answer_probability by_position correlation medians sinks little retrieval
+skipped swaps sensitivity warnings self_check""".split()
 
 
 @app.command()
@@ -34,7 +33,7 @@ def demo(
     """
     import wherewhat as ww
 
-    from ..explorer.page import explorer_html
+    from ..explorer.page import demo_html
     from ..files import write_atomically
     from ..results import records
     from ..studies.multihop.terminal import show_demo
@@ -42,16 +41,17 @@ def demo(
     with study(as_json) as listening:
         shown = ww.demo(folder, prompts=prompts, seed=seed, **listening)
     page = folder / "report.html"
-    write_atomically(page, explorer_html(list(shown.results.values()), list(shown.results)))
+    write_atomically(page, demo_html(shown))
     if as_json:
         models = {
             name: {headline: found.about[headline] for headline in HEADLINES} | {"heads": records(found.heads)}
             for name, found in shown.profiles.items()
         }
-        print(json.dumps(models | {"report": str(page)}))
+        print_json(models | {"report": str(page)})
     else:
         show_demo(shown, standard_output())
         saved(f"{folder}; open {page} in a browser to explore the profiles")
+        report_line("A live page of either model: wherewhat serve number, wherewhat serve letter")
 
 
 @app.command()
@@ -60,13 +60,18 @@ def demo(
 def profile(
     model: Model,
     folder: Annotated[Path | None, output_folder("Folder for the profile.", "profiles/MODEL")] = None,
-    task: Annotated[str, option("binding | repeats | a .jsonl file of prompts | a .txt file.")] = "binding",
+    task: Annotated[
+        list[str] | None,
+        option("binding | repeats | prose | a .jsonl file of prompts | a .txt file; may be repeated.", "binding"),
+    ] = None,
     kind: Annotated[str | None, option("binding: color, fruit, city or animal.", "color")] = None,
     template: Annotated[str | None, option("binding: plain, favorite, record or owner.", "plain")] = None,
     pairs: Annotated[int | None, option("binding: statements per prompt, 2 to 512.", "64, or as many as fit")] = None,
+    group: Annotated[int | None, option("binding: statements per block.", "1")] = None,
     samples: Annotated[int | None, option("Number of prompts.", "8")] = None,
     chat: Annotated[bool | None, option("binding: apply the model's chat template.", "no-chat")] = None,
-    width: Annotated[int | None, option(".txt file: tokens per block.", "8")] = None,
+    width: Annotated[int | None, option("Text: tokens per block.", "8")] = None,
+    stretch: Annotated[int | None, option("Text: tokens per prompt; fewer for a short text.", "256")] = None,
     level: Annotated[
         str, option("keys: swap inside each head | prompt: swap in the prompt and rerun the model.")
     ] = "keys",
@@ -79,6 +84,8 @@ def profile(
 ) -> None:
     """Measure whether each head and frequency of a model attends by position (where) or by symbol (what).
 
+    With several tasks, the profile shows the heads on the first, and how many of them keep their kind on each of the others; "prose" is a story that comes with wherewhat.
+
     An interrupted profile resumes when the command is rerun. Models that add positions to their embeddings, such as GPT-2, can only be measured at level prompt.
 
     A .jsonl file holds one prompt per line, with its blocks as spans of characters (start, stop):
@@ -90,17 +97,20 @@ def profile(
     [bold]Examples:[/bold]
 
     wherewhat profile models/SmolLM2.Q4_1.gguf -o profiles/smollm2 --pairs 64 --samples 8
+    wherewhat profile models/SmolLM2.Q4_1.gguf --task binding --task prose
     """  # noqa: E501 - a paragraph of help is one line
     import wherewhat as ww
 
     folder = folder or Path("profiles") / model_name(model)
     with study(as_json) as listening:
         found = ww.profile(
-            model, folder=folder, task=task, kind=kind, template=template, pairs=pairs, samples=samples, chat=chat,
-            width=width, level=level, swaps=swaps, tau=tau, overwrite=overwrite, seed=seed, **loading, **listening,
+            model, folder=folder, task=task, kind=kind, template=template, pairs=pairs, group=group, samples=samples,
+            chat=chat, width=width, stretch=stretch, level=level, swaps=swaps, tau=tau, overwrite=overwrite, seed=seed,
+            **loading, **listening,
         )  # fmt: skip
     if as_json:
-        print(json.dumps({name: found.about[name] for name in HEADLINES} | {"folder": f"{folder}"}))
+        tasks = {"tasks": found.about["tasks"]} if "tasks" in found.about else {}
+        print_json({name: found.about[name] for name in HEADLINES} | tasks | {"folder": f"{folder}"})
     else:
         from ..studies.profile.terminal import show_profile
 
@@ -132,7 +142,7 @@ def compare(
 
     found = ww.compare(a, b, folder=folder, seed=seed)
     if as_json:
-        print(json.dumps(found.about | {"heads": None if found.heads is None else records(found.heads)}))
+        print_json(found.about | {"heads": None if found.heads is None else records(found.heads)})
     else:
         show_comparison(found, (str(a), str(b)), movers, standard_output())
     if folder is not None:
@@ -164,7 +174,7 @@ def doctor(
     with study(as_json) as listening:
         diagnosis = ww.doctor(model, folder=folder, **loading, **listening)
     if as_json:
-        print(json.dumps({"model": model} | diagnosis.as_dict()))
+        print_json({"model": model} | diagnosis.as_dict())
     else:
         show_diagnosis(diagnosis, standard_output())
     if folder is not None:

@@ -44,9 +44,11 @@ def report(
 def plot(
     results: Annotated[
         list[Path],
-        folder_argument(metavar="DIR", help="Folder of a profile, dynamics, a run or an atlas; plane: several."),
+        folder_argument(
+            metavar="DIR", help="Folder of a profile, dynamics, a run, an ablation or an atlas; plane: several."
+        ),
     ],
-    figure: Annotated[str | None, option("What to draw, see above.", "plane | scores | atlas")] = None,
+    figure: Annotated[str | None, option("What to draw, see above.", "plane | scores | ablation | atlas")] = None,
     path: Annotated[Path | None, option("A .png, .pdf or .svg file.", "FIGURE.png", "-o", "--output")] = None,
     layer: Annotated[int | None, option("Figures of one head: its layer.", "the purest heads of both kinds")] = None,
     head: Annotated[int | None, option("Figures of one head: the head.", "0 with --layer")] = None,
@@ -55,7 +57,7 @@ def plot(
         tuple[int, int] | None, option("swap: two blocks, counted from 1.", "most and least attended")
     ] = None,
 ) -> None:
-    """Draw a figure for print from a profile, dynamics or an atlas; the same folder gives the same bytes.
+    """Draw a figure for print from a profile, dynamics, an ablation or an atlas; the same folder gives the same bytes.
 
     All heads of a profile: plane, heatmaps, heads (one small picture per head), layers, frequencies, use.
 
@@ -63,7 +65,7 @@ def plot(
 
     One head, other: swap (attention before and after two blocks are swapped), plane-projection (query and keys).
 
-    Dynamics: scores, purity, accuracy, mean-frequency. Atlas: atlas.
+    Dynamics: scores, purity, accuracy, mean-frequency. Ablation: ablation. Atlas: atlas.
 
     [bold]Examples:[/bold]
 
@@ -77,8 +79,7 @@ def plot(
     from ..explorer.load import load_drawable
     from ..explorer.plots import default_figure
 
-    drawn = load_drawable(results)
-    figure = figure or default_figure(drawn)
+    figure = figure or default_figure(load_drawable(results))
     path = path or Path(f"{figure}.png")
-    ww.plot(drawn, figure, path, layer=layer, head=head, frequency=frequency, blocks=blocks)
+    ww.plot(results, figure, path, layer=layer, head=head, frequency=frequency, blocks=blocks)
     print(f"Saved {path}", file=sys.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from ..words import model_name
 from .options import AsJson, Model, Seed, flag, in_cells, model_options, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 
@@ -61,7 +60,7 @@ def rotations(
 
     save_drawn(folder / "rotations.png", lambda: plan_figure(plan))
     if as_json:
-        print(json.dumps(plan.summary() | {"folder": f"{folder}"}))
+        print_json(plan.summary() | {"folder": f"{folder}"})
     else:
         show_plan(plan, standard_output())
         saved(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from ..words import model_name
 from .options import AsJson, Seed, in_cells, model_options, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 
@@ -39,19 +38,15 @@ def spectrum(
 ) -> None:
     """Decompose the logits of every head: which heads look at distance alone, and what does rotation change?
 
-    Measures how much of the logits is explained by content, by position, by
-    both together and by distance alone, and compares their singular values
-    with those of the same queries and keys without rotation and with other
-    RoPE bases.
+    Measures how much of the logits is explained by content, by position, by both together and by distance alone, and compares their singular values with those of the same queries and keys without rotation and with other RoPE bases.
 
-    The model runs once per prompt. An interrupted run resumes when the
-    command is rerun. Tables and a figure, spectrum.pdf, are saved.
+    The model runs once per prompt. An interrupted run resumes when the command is rerun. Tables and a figure, spectrum.pdf, are saved.
 
     [bold]Examples:[/bold]
 
     wherewhat spectrum models/SmolLM2.Q4_1.gguf --samples 4
     wherewhat spectrum number
-    """
+    """  # noqa: E501 - a paragraph of help is one line
     import wherewhat as ww
 
     folder = folder or Path("spectra") / model_name(model)
@@ -68,7 +63,7 @@ def spectrum(
 
     save_drawn(folder / "spectrum.pdf", lambda: spectrum_figure(found))
     if as_json:
-        print(json.dumps(found.about | {"folder": f"{folder}", "heads": records(found.heads)}))
+        print_json(found.about | {"folder": f"{folder}", "heads": records(found.heads)})
     else:
         show_spectrum(found, top, standard_output())
         saved(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ import typer
 
 from ..words import model_name
 from .options import AsJson, Model, Seed, in_cells, model_options, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 
@@ -54,7 +53,7 @@ def stretch(
 
         agreement = {name: value if math.isfinite(value) else None for name, value in found.agreement().items()}
         summary = {"model": model, "longest": found.about["longest"], "folder": f"{folder}", "agreement": agreement}
-        print(json.dumps(summary | {"heads": records(found.heads)}))
+        print_json(summary | {"heads": records(found.heads)})
     else:
         from ..studies.lengths.terminal import show_stretch
 

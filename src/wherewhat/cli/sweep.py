@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .options import AsJson, flag, in_cells, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 
@@ -31,13 +30,12 @@ def sweep(
 ) -> None:
     """Train one-head models on a canonical task, one per rotation angle, and show which angles can learn it.
 
-    The angle of a frequency ID is 10000^(-(ID-1)/32). All angles and seeds are trained at once.
-    A sweep that was already trained in the folder is reused.
+    The angle of a frequency ID is 10000^(-(ID-1)/32). All angles and seeds are trained at once. A sweep that was already trained in the folder is reused.
 
     [bold]Examples:[/bold]
 
     wherewhat sweep index --frequency 1 --frequency 7 --frequency 13 --seeds 2
-    """
+    """  # noqa: E501 - a paragraph of help is one line
     import wherewhat as ww
 
     folder = folder or Path("runs/sweeps") / task
@@ -49,7 +47,7 @@ def sweep(
     if as_json:
         from ..results import records
 
-        print(json.dumps(records(found.members)))
+        print_json(records(found.members))
     else:
         from ..studies.sweep.terminal import show_sweep
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .options import AsJson, Seed, option, output_folder
-from .output import saved, standard_output, study
+from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
 
@@ -25,15 +24,15 @@ def verify(
 ) -> None:
     """Check every theorem numerically, with inputs that show why a pure head must fail.
 
-    Heads with hand-set weights solve their tasks in real forward passes.
-    Each impossibility has two inputs with different answers that a pure head cannot tell apart.
+    Heads with hand-set weights solve their tasks in real forward passes. For each impossibility, two inputs with different answers are found between which a pure head cannot distinguish.
+
     Exit code 0: all theorems hold; 1: some do not.
 
     [bold]Examples:[/bold]
 
     wherewhat verify
     wherewhat verify --only h-pos --only no-symbolic-index --json
-    """
+    """  # noqa: E501 - a paragraph of help is one line
     import wherewhat as ww
 
     with study(as_json, quiet=False) as listening:
@@ -41,7 +40,7 @@ def verify(
     if as_json:
         from ..results import records
 
-        print(json.dumps(records(found.rows)))
+        print_json(records(found.rows))
     else:
         from ..studies.theorems.terminal import show_verification
 

@@ -57,7 +57,7 @@ def temperature(gap: float, keys: int, weight: float = 0.75) -> float:
 
 def index_worst(lengths: Int[Tensor, " n"], angle: float) -> Float[Tensor, " n"]:
     """The smallest discrepancy of Index over inputs of each length: one end is requested, all other tokens compete."""
-    steps = torch.arange(1, int(lengths.max()), dtype=torch.float64)
+    steps = torch.arange(1, int(lengths.max()), dtype=torch.float64, device=lengths.device)
     return 1 - torch.cummax(torch.cos(angle * steps), 0).values[lengths - 2]
 
 

@@ -15,7 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .placement import Placement
-from .swaps import PIECE
+
+PIECE = 2**21  # elements of the largest intermediate tensor: 8 MB of float32
 
 
 class Exclusion(NamedTuple):
@@ -56,27 +57,24 @@ def _exclusion_piece(placement: Placement) -> Exclusion:
     In float64: the deviation of a pure head is a small difference of large sums.
     """
     keys = placement.keys
-    seen = torch.ones(len(placement.content), keys, dtype=torch.bool, device=placement.content.device)
-    bias = placement.content.new_zeros(1, keys)
-    if placement.bias is not None:
-        seen = seen & ~placement.bias[:, :keys].isinf()
-        bias = placement.bias[:, :keys].masked_fill(placement.bias[:, :keys].isinf(), 0)
+    bias = placement.content.new_zeros(1, keys) if placement.bias is None else placement.bias[:, :keys]
+    seen = ~bias.isinf()  # one row for all heads, or one for each
+    bias = bias.masked_fill(~seen, 0)
     count = seen.sum(-1).double()
     mask = seen.double()
     if placement.softcap is None:
-        # A bias is one more coordinate: every content holds 1, place b holds bias[b].
-        content = torch.cat([placement.content[:, :keys], bias.new_ones(len(seen), keys, 1)], -1).double()
-        rows = max(len(placement.place), len(bias))
-        halves = (placement.place[:, :keys], bias[..., None])
-        place = torch.cat([half.expand(rows, -1, -1) for half in halves], -1).double()
-        content, place = content * mask[..., None], place * mask[..., None]
+        content, place = placement.content[:, :keys].double(), placement.place[:, :keys].double()
+        if placement.bias is not None:  # one more coordinate: every content holds 1, place b holds bias[b]
+            rows = max(len(place), len(bias))
+            content = torch.cat([content, content.new_ones(len(content), keys, 1)], -1) * mask[..., None]
+            place = torch.cat([half.expand(rows, -1, -1) for half in (place, bias[..., None])], -1) * mask[..., None]
         diagonal = (content * place).sum(-1)
         by_place = (place @ content.sum(-2)[..., None]).squeeze(-1)
         by_content = (content @ place.sum(-2)[..., None]).squeeze(-1)
         squares = ((content.mT @ content) * (place.mT @ place)).sum((-1, -2))
     else:
         diagonal = (placement.logits()[:, :keys].masked_fill(~seen, 0)).double()
-        by_place, by_content, squares = _sums_of_table(placement, seen)
+        by_place, by_content, squares = _sums_of_table(placement, seen.expand(len(placement.content), -1))
     mean = diagonal.sum(-1) / count
     variance = ((diagonal - mean[:, None]) ** 2 * mask).sum(-1) / count
     own = count * (diagonal**2).sum(-1) + squares

@@ -8,18 +8,23 @@ at every position, by trigonometric interpolation.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .compiled import compiled, run_in_threads
 from .placement import Placement
 
 # Up to this |logit|, interpolation changes only the last digits: its rounding error grows like e^(2r).
 WEAK = 2.0
 NODES = 21
 FARTHEST = 4096
+
+# From rows and columns of blocks, i and j, to S[i, j] and S[j, i], or to the logits of both.
+Strips = Callable[[slice, slice], tuple[Tensor, Tensor]]
 
 
 def has_harmonics(placement: Placement, width: int) -> bool:
@@ -32,26 +37,50 @@ def has_harmonics(placement: Placement, width: int) -> bool:
     return near and placement.content.shape[-1] == 2 and placement.bias is None and placement.softcap is None
 
 
-def interpolated_mass(
-    placement: Placement, contents: Int[Tensor, "I W"], places: Int[Tensor, "J W"], workspace: Float[Tensor, " _"]
-) -> Float[Tensor, "X I J"]:
-    """S, as `block_mass` computes it, for weak single frequencies."""
-    blocks, width = contents.shape
-    own = placement.content.index_select(-2, contents.flatten()).unflatten(-2, (blocks, width))  # X I W 2
-    cos, sin = placement.place[:, None, :width].unbind(-1)  # rotation of the t-th token relative to the first
-    re, im = own.unbind(-1)
+class Interpolation(NamedTuple):
+    """The weights (Q, M) that turn values at the nodes into values at the first place of each block, for every row of
+    places."""
+
+    weights: Float[Tensor, "P Q M"]
+
+    @classmethod
+    def of(cls, flat: Placement, blocks: Int[Tensor, "M W"]) -> Interpolation:
+        return cls(_interpolation(flat.place[:, blocks[:, 0]]).to(flat.place))
+
+    def strips(self, flat: Placement, blocks: Int[Tensor, "M W"], heads: Int[Tensor, " X"], _: object) -> Strips:
+        """S[i, j] and S[j, i] of the chosen weak single frequencies, for strips of blocks i and j."""
+        values = node_values(flat.rows(heads), blocks)
+        weights = self.weights[heads % len(self.weights)]
+
+        def strips(rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
+            return values[:, rows] @ weights[..., columns], weights[..., rows].mT @ values[:, columns].mT
+
+        return strips
+
+
+def node_values(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "X M Q"]:
+    """The mass of the contents of each block with its first token at each node."""
+    turn = placement.place[:, : blocks.shape[1]]  # rotation of the t-th token relative to the first
+    nodes = _nodes(turn.device)
+    circle = torch.stack([nodes.cos(), nodes.sin()])
+    if (kernels := compiled(turn)) is not None:
+        values = turn.new_empty(len(placement.content), len(blocks), NODES)
+        run_in_threads(kernels.node_values, values, placement.content, turn, blocks, circle)
+        return values
+    own = placement.content.index_select(-2, blocks.flatten()).unflatten(-2, blocks.shape)  # X M W 2
+    (cos, sin), (re, im) = turn[:, None].unbind(-1), own.unbind(-1)
     own = torch.stack([re * cos + im * sin, im * cos - re * sin], dim=-1)
-    nodes = torch.arange(NODES, device=own.device, dtype=torch.float64) * (2 * torch.pi / NODES)
-    circle = torch.stack([nodes.cos(), nodes.sin()]).to(own)  # 2 Q
-    shape = (*own.shape[:-1], NODES)
-    logits = torch.matmul(own, circle, out=workspace[: math.prod(shape)].view(shape))
-    return logits.exp_().sum(-2) @ _interpolation(placement.place[:, places[:, 0]], nodes).to(own)
+    return (own @ circle.to(own)).exp_().sum(-2)
 
 
-def _interpolation(first_place: Float[Tensor, "P J 2"], nodes: Float[Tensor, " Q"]) -> Float[Tensor, "P Q J"]:
+def _nodes(device: torch.device) -> Float[Tensor, " Q"]:
+    return torch.arange(NODES, dtype=torch.float64, device=device) * (2 * torch.pi / NODES)
+
+
+def _interpolation(first_place: Float[Tensor, "P M 2"]) -> Float[Tensor, "P Q M"]:
     """From values at the nodes to values at the positions: the periodic sinc, sin(Q x / 2) / (Q sin(x / 2))."""
-    phase = torch.atan2(first_place[..., 1].double(), first_place[..., 0].double())[:, None]  # P 1 J
-    half = nodes[:, None] / 2
+    phase = torch.atan2(first_place[..., 1].double(), first_place[..., 0].double())[:, None]  # P 1 M
+    half = _nodes(phase.device)[:, None] / 2
     below = (phase / 2).sin() * half.cos() - (phase / 2).cos() * half.sin()
-    above = (NODES * phase / 2).sin() * (1 - 2 * (torch.arange(NODES, device=nodes.device) % 2))[:, None]
+    above = (NODES * phase / 2).sin() * (1 - 2 * (torch.arange(NODES, device=phase.device) % 2))[:, None]
     return torch.where(below.abs() < 1e-12, 1.0, above / (NODES * below))

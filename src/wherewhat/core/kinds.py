@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 
 HIGH, LOW = 0.8, 0.2
+# A head that puts less of its attention on the blocks than this rests on little attention: its scores are exact, but
+# say little about what the head does. docs/results/profiles.md states how the threshold was chosen.
+LITTLE = 0.01
 
 
 def kind(positional: float, symbolic: float) -> str:

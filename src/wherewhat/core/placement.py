@@ -6,8 +6,8 @@ halves are kept, and any part of the table is one small matrix product.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -46,13 +46,19 @@ class Placement:
 
     def logits(self) -> Float[Tensor, "*lead keys"]:
         """The table's diagonal: the head's real logits, the query's own key last."""
+        return self._logits
+
+    @cached_property
+    def _logits(self) -> Tensor:
         parts = (self.content * self.place).unflatten(-1, (-1, 2))
         raw = parts[..., 0, 0] + parts[..., 0, 1] if parts.shape[-2] == 1 else parts.sum((-1, -2))
-        return self._finish(raw, slice(None), diagonal=True)
+        return self._finish(raw, self.bias)
 
     def log_attention(self) -> Float[Tensor, "*lead keys"]:
         """The head's real attention row, as logarithms; with a sink it sums to less than one."""
-        logits = self.logits()
+        return self._normalised(self.logits())
+
+    def _normalised(self, logits: Float[Tensor, "*lead keys"]) -> Float[Tensor, "*lead keys"]:
         total = logits.logsumexp(-1, keepdim=True)
         if self.sink is not None:
             total = torch.logaddexp(total, self.sink.unsqueeze(-1))
@@ -60,7 +66,18 @@ class Placement:
 
     def attention(self) -> Float[Tensor, "*lead keys"]:
         """The head's real attention row."""
+        return self._attention
+
+    @cached_property
+    def _attention(self) -> Tensor:
         return self.logits().softmax(-1) if self.sink is None else self.log_attention().exp()
+
+    def swapped_attention(self, first: Int[Tensor, " W"], second: Int[Tensor, " W"]) -> Float[Tensor, "*lead keys"]:
+        """The head's attention row after the contents at these two groups of positions are exchanged."""
+        places, contents = torch.cat([first, second]), torch.cat([second, first])
+        logits = self.logits().clone()
+        logits[..., places] = self.between(contents, places).diagonal(dim1=-2, dim2=-1)
+        return self._normalised(logits).exp()
 
     def table(self) -> Float[Tensor, "*lead N N"]:
         """The full table, content x position. For inspection and tests; the scores never need it."""
@@ -70,34 +87,40 @@ class Placement:
     def between(self, contents: Int[Tensor, " X"], places: Int[Tensor, " Y"]) -> Float[Tensor, "*lead X Y"]:
         """The part of the table with these contents at these places."""
         table = self.content[..., contents, :] @ self.place[..., places, :].mT
-        return self._finish(table, places)
+        return self._finish(table, None if self.bias is None else self.bias[..., None, places])
 
-    def block_logits(
-        self, contents: Int[Tensor, "X W"], places: Int[Tensor, "Y W"], workspace: Float[Tensor, " _"]
-    ) -> Float[Tensor, "*lead W X Y"]:
-        """The logits of each block's tokens at each block's places, first token at first place and so on.
+    def by_block(self, blocks: Int[Tensor, "M W"], order: Int[Tensor, "X M"] | None = None) -> Placement:
+        """The placement of a flat one with a block as a key: axis W, the tokens of a block, joins the leading axes.
 
-        The result is written to `workspace`: allocating memory would cost more time than the arithmetic.
+        Contents and places of the first tokens of all blocks, then of the second tokens, and so on. `order` gives
+        each head its own order of the blocks.
         """
-        content = self.content.index_select(-2, contents.T.flatten()).unflatten(-2, contents.T.shape)
-        place = self.place.index_select(-2, places.T.flatten()).unflatten(-2, places.T.shape)
-        shape = (*content.shape[:-1], len(places))
-        logits = torch.matmul(content, place.mT, out=workspace[: math.prod(shape)].view(shape))
-        return self._finish(logits, places.T)
+        heads, keys = self.content.shape[:2]
+        tokens = blocks.T[:, None] if order is None else blocks[order].movedim(-1, 0)  # W X M
 
-    def block_mass(
-        self, contents: Int[Tensor, "X W"], places: Int[Tensor, "Y W"], workspace: Float[Tensor, " _"]
-    ) -> Float[Tensor, "*lead X Y"]:
-        """S: the unnormalised attention that the contents of each block receive at the places of each block."""
-        return self.block_logits(contents, places, workspace).exp_().sum(-3)
+        def take(value: Tensor, trailing: tuple[int, ...]) -> Tensor:
+            if len(value) == 1 and order is None:
+                index = tokens
+            else:
+                index = tokens + keys * (torch.arange(heads, device=value.device) % len(value))[:, None]
+            return value.reshape(-1, *trailing).index_select(0, index.flatten()).unflatten(0, index.shape)
 
-    def block_log_mass(
-        self, contents: Int[Tensor, "X W"], places: Int[Tensor, "Y W"], workspace: Float[Tensor, " _"]
-    ) -> Float[Tensor, "*lead X Y"]:
-        """log S, for logits of any size."""
-        logits = self.block_logits(contents, places, workspace)
-        return logits.squeeze(-3).clone() if contents.shape[1] == 1 else logits.logsumexp(-3)
+        bias = None if self.bias is None else take(self.bias, ())
+        rank = self.content.shape[-1:]
+        return replace(self, content=take(self.content, rank), place=take(self.place, rank), bias=bias, sink=None)
 
+    def both_ways(self, rows: slice, columns: slice) -> tuple[Float[Tensor, "*lead I J"], Float[Tensor, "*lead I J"]]:
+        """The logits of the contents `rows` at the places `columns`; and of the contents `columns` at `rows`."""
+        contents, places = self.content[..., rows, :], self.place[..., columns, :]
+        if places.shape[-3] == 1:  # one large product for all heads
+            here = (contents.flatten(-3, -2) @ places.squeeze(-3).mT).unflatten(-2, contents.shape[-3:-1])
+        else:
+            here = contents @ places.mT
+        there = self.place[..., rows, :] @ self.content[..., columns, :].mT
+        bias = (None, None) if self.bias is None else (self.bias[..., None, columns], self.bias[..., rows, None])
+        return self._finish(here, bias[0]), self._finish(there, bias[1])
+
+    @cached_property
     def ceiling(self) -> Float[Tensor, "*lead"]:
         """An upper bound of every finite |M[a, b]| of a head, without the table: each plane at its best phase."""
         re, im = self.content.unflatten(-1, (-1, 2)).unbind(-1)
@@ -134,7 +157,8 @@ class Placement:
 
         place = part(self.place)
         assert place is not None
-        content = self.content if len(chosen) == len(self.content) else self.content.index_select(0, chosen)
+        everything = len(chosen) == len(self.content) and bool((chosen.diff() > 0).all())
+        content = self.content if everything else self.content.index_select(0, chosen)
         return replace(self, content=content, place=place, bias=part(self.bias), sink=part(self.sink))
 
     def without_first(self) -> Placement:
@@ -157,10 +181,9 @@ class Placement:
             bias = torch.zeros_like(self.bias).masked_fill(self.bias.isinf(), -torch.inf).unsqueeze(-2)
         return Placement(content, place, bias)
 
-    def _finish(self, raw: Tensor, places: Tensor | slice, diagonal: bool = False) -> Tensor:
+    def _finish(self, raw: Tensor, bias: Tensor | None) -> Tensor:
         if self.softcap is not None:
             raw = raw.div_(self.softcap).tanh_().mul_(self.softcap)
-        if self.bias is not None:
-            bias = self.bias[..., places]
-            raw += bias if diagonal else bias.unsqueeze(-2)
+        if bias is not None:
+            raw += bias
         return raw

@@ -98,7 +98,7 @@ class Rotation:
 
     def phases(self, positions: Int[Tensor, " N"]) -> Float[Tensor, "N F"]:
         """The phase of every plane at every position, rounded as in the models: a float32 product."""
-        return positions.float()[:, None] * self.angles.float()
+        return positions.float()[:, None] * self.angles.float().to(positions.device)
 
     def wave(self, positions: Int[Tensor, " N"]) -> Float[Tensor, "N G 2"]:
         """(cos, sin) of each entry of the F axis at each position: the position's half of the placement table."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,12 +18,14 @@ from .exclusion import exclusion as placement_exclusion
 from .frequency import FrequencyUse
 from .frequency import frequency_use as placement_use
 from .placement import Placement
-from .swaps import PIECE, PairScores, score_blocks
+from .swaps import Weighting, score_blocks
 from .swaps import entropy as placement_entropy
-from .trace import Trace, merge
+from .trace import Trace
+from .walk import Measure, every_layer
 
-# Elements of the contents in memory at a time: 64 MB of float32. Larger layers are processed in parts.
-LARGEST = 2**24
+EXCLUSION = Measure(placement_exclusion)
+ENTROPY = Measure(lambda placement: (placement_entropy(placement),))
+USE = Measure(placement_use, frequencies=True)
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def exclusion(trace: Trace) -> Exclusion:
     >>> bool((sides.variance <= sides.bound).all())                     # doctest: +SKIP
     True
     """
-    return Exclusion(*_every_layer(trace, placement_exclusion))
+    return Exclusion(*every_layer(trace, EXCLUSION)[0])
 
 
 def entropy(trace: Trace) -> Float[Tensor, "B L H"]:
@@ -80,7 +81,7 @@ def entropy(trace: Trace) -> Float[Tensor, "B L H"]:
     >>> ww.entropy(trace)[0, 12, 3]                                     # doctest: +SKIP
     tensor(0.4210)
     """
-    return _every_layer(trace, lambda placement: (placement_entropy(placement),))[0]
+    return every_layer(trace, ENTROPY)[0][0]
 
 
 def frequency_use(trace: Trace) -> FrequencyUse:
@@ -89,21 +90,31 @@ def frequency_use(trace: Trace) -> FrequencyUse:
     >>> ww.frequency_use(trace).maximum[0, 12, 3].argmax() + 1          # doctest: +SKIP
     tensor(29)
     """
-    return FrequencyUse(*_every_layer(trace, placement_use, frequencies=True))
+    return FrequencyUse(*every_layer(trace, USE)[0])
 
 
 def _score(
     trace: Trace, blocks: Sequence[tuple[int, int]] | None, tau: float, without_first: bool, frequencies: bool
 ) -> Scores:
-    index = block_index(blocks, trace.keys, without_first)
-    check_tau(tau)
+    spans = block_spans(blocks, trace.keys, without_first)
+    (results,) = every_layer(trace, swap_measure(trace, spans, [Weighting(tau, without_first)], frequencies))
+    return Scores(*results)
 
-    def of_placement(placement: Placement) -> PairScores:
-        placement = placement.without_first() if without_first else placement
+
+def swap_measure(
+    trace: Trace, blocks: Sequence[tuple[int, int]], weightings: Sequence[Weighting], frequencies: bool = False
+) -> Measure:
+    """The scores of heads, or of their frequencies, at several weightings: three tensors for each, as in `Scores`."""
+    index = block_index(blocks, trace.keys)
+    for one in weightings:
+        check_tau(one.tau)
+
+    def compute(placement: Placement) -> tuple[Tensor, ...]:
         placement = placement.by_frequency() if frequencies else placement
-        return score_blocks(placement, index.to(placement.content.device), tau)
+        found = score_blocks(placement, index.to(placement.content.device), weightings)
+        return tuple(tensor for of_weighting in zip(*found, strict=True) for tensor in of_weighting)
 
-    return Scores(*_every_layer(trace, of_placement, frequencies))
+    return Measure(compute, frequencies)
 
 
 def block_index(blocks: Sequence[tuple[int, int]] | None, keys: int, without_first: bool = False) -> Int[Tensor, "M W"]:
@@ -117,7 +128,7 @@ def block_index(blocks: Sequence[tuple[int, int]] | None, keys: int, without_fir
     lengths = {stop - start for start, stop in spans}
     if len(lengths) > 1:
         raise BadInput(f"blocks of different lengths {sorted(lengths)} cannot be swapped at level keys")
-    return torch.tensor([range(start, stop) for start, stop in spans])
+    return torch.tensor([range(start, stop) for start, stop in spans], device="cpu")
 
 
 def block_spans(
@@ -158,20 +169,3 @@ def _span(block: Sequence[int]) -> tuple[int, int]:
 def check_tau(tau: float) -> None:
     if math.isnan(tau) or tau <= 0:
         raise BadInput(f"tau must be positive, got {tau}; inf gives the plain mean over swaps")
-
-
-def _every_layer(
-    trace: Trace, of_placement: Callable[[Placement], tuple[Tensor, ...]], frequencies: bool = False
-) -> list[Tensor]:
-    """The results of all layers, stacked along L; NaN where a layer has no such head or frequency."""
-    heads = max(layer.queries.shape[1] for layer in trace.attention)
-    results: defaultdict[int, list[Tensor]] = defaultdict(list)
-    for run in trace.runs(PIECE):
-        parts = [of_placement(trace.placement_of(part)) for part in merge(run).parts(LARGEST)]
-        for position, values in enumerate(zip(*parts, strict=True)):
-            value = torch.cat(values, dim=1)
-            value = trace.spread(value.float(), run[0]) if frequencies else value.float()
-            padding = (0, 0) * frequencies + (0, heads - value.shape[1])
-            value = torch.nn.functional.pad(value, padding, value=torch.nan).cpu()
-            results[position] += value.unflatten(0, (len(run), -1)).unbind(0)
-    return [torch.stack(layers, dim=1) for layers in results.values()]

@@ -42,7 +42,7 @@ class Stretched:
         return self._of(tokens) - torch.maximum(others, self.rival)
 
     def _of(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B H X"]:
-        return self.logits[torch.arange(len(tokens)), :, tokens]
+        return self.logits[torch.arange(len(tokens), device=tokens.device), :, tokens]
 
 
 def stretch_logits(trace: Trace, layer: int, neutral: Bool[Tensor, "B T"], longest: int, start: int = 0) -> Stretched:

@@ -4,89 +4,127 @@ A pair of blocks receives attention v = (d_i, d_j) before the swap and v' = (d'_
 in place is positional, cos(v', v) = 1; attention that follows the contents is symbolic, cos(v', (d_j, d_i)) = 1.
 
 With the placement table summed over blocks, S[i, j] = contents of block i at the places of block j, a swap turns
-(S[i, i], S[j, j]) into (S[j, i], S[i, j]) up to a common normaliser, which does not affect the cosine.
+(S[i, i], S[j, j]) into (S[j, i], S[i, j]) up to a common normaliser, which does not affect the cosine. The cosines do
+not depend on how swaps are weighted, so one walk over the pairs serves any number of weightings.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .harmonics import NODES, WEAK, has_harmonics, interpolated_mass
+from .harmonics import WEAK, Interpolation, Strips, has_harmonics
+from .pair_sums import FLOOR, sum_log_pairs, sum_pairs
 from .placement import Placement
 
-# Elements of the largest intermediate tensor of one piece: 8 MB of float32.
-PIECE = 2**21
+# Elements of the largest intermediate tensor of one piece, 2 MB of float32, which a processor core keeps in its cache;
+# and the number of blocks in a strip, which are compared with all later blocks at once.
+PIECE, STRIP = 2**19, 16
 # A head whose logits stay within this bound is scored without logarithms: no number leaves float32's range.
 GENTLE = 12.0
-# Exponents below this one contribute less than float32 resolves. Without it, products of tiny numbers become subnormal,
-# which the processor handles a hundred times slower.
-FLOOR = -30.0
+# Pairs are left out as long as all of them together hold at most this share of the weight. A score is a weighted mean
+# of numbers between 0 and 1, so this is also the most by which it can change.
+NEGLIGIBLE = 1e-8
+# To leave out pairs, a head needs its own copy of the places: this pays if at most this share of the pairs remains.
+WORTHWHILE = 0.6
+
+
+class Weighting(NamedTuple):
+    """A swap has the weight softmax(|d_i - d_j| / tau) over all pairs; tau = inf is the plain mean. `without_first`
+    removes key 0 from the softmax that gives the attention d."""
+
+    tau: float
+    without_first: bool = False
 
 
 class PairScores(NamedTuple):
-    positional: Float[Tensor, "*lead"]
-    symbolic: Float[Tensor, "*lead"]
-    skipped: Int[Tensor, "*lead"]
+    """The first axis, V, is that of the weightings."""
+
+    positional: Float[Tensor, "V ..."]
+    symbolic: Float[Tensor, "V ..."]
+    skipped: Int[Tensor, "V ..."]
 
 
-def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], tau: float) -> PairScores:
+class Pairs(NamedTuple):
+    """For every head the attention d on its blocks, up to a factor; the weight of a pair of blocks is
+    max(rise_i fall_j, fall_i rise_j). If `order` is given, blocks are in this order, the most attended first, and pairs
+    of block i with blocks before `first[i]` are negligible."""
+
+    rise: Float[Tensor, "V X M"]
+    fall: Float[Tensor, "V X M"]
+    order: Int[Tensor, "X M"]
+    first: Int[Tensor, "X M"]
+    prune: Bool[Tensor, " X"]
+
+
+def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], weightings: Sequence[Weighting]) -> PairScores:
     """Positional and symbolic score of every head over all swaps of two blocks, computed exactly.
 
-    `blocks` holds the token indices of each block, which are consecutive. A swap has the weight
-    softmax(|d_i - d_j| / tau); tau = inf is the plain mean. A pair without mass before or after its swap is skipped and
-    counted.
+    `blocks` holds the token indices of each block, which are consecutive. A pair without mass before or after its swap
+    is skipped and counted.
     """
-    flat = placement.flat()
-    width = blocks.shape[1]
-    tile = min(len(blocks), max(1, math.isqrt(PIECE // width)))
-    sums = flat.content.new_zeros(4, len(flat.content), dtype=torch.float64)
-    ceiling = placement.ceiling().expand(placement.lead).flatten()
+    flat, axes = placement.flat(), len(placement.lead)
+    count, width = blocks.shape
+    pairs = _weigh_pairs(placement, blocks, weightings)
+    logits = _of_blocks(placement.logits(), blocks).flatten(0, axes - 1)
+    ceiling = placement.ceiling.expand(placement.lead).flatten()
     weak = (ceiling < WEAK) & has_harmonics(flat, width)
     gentle = (ceiling < GENTLE) & ~weak
-    regimes = (
-        (weak, partial(_sum_gentle_tile, interpolated_mass), False, max(tile * width * NODES, 4 * tile**2)),
-        (gentle, partial(_sum_gentle_tile, Placement.block_mass), False, tile**2 * width),
-        (~weak & ~gentle, _sum_steep_tile, True, tile**2 * width),
-    )
-    for heads, sum_tile, logarithmic, elements in regimes:
-        step = max(1, PIECE // elements)
-        workspace = flat.content.new_empty(min(step, len(flat.content)) * elements)
-        for chosen in filter(len, heads.nonzero().flatten().split(step)):
-            some = flat.rows(chosen)
-            d = block_attention(some, blocks)
-            own = block_log_attention(some, blocks) if logarithmic else _relative(some, blocks, d)
-            sums[:, chosen] = _sum_pairs(some, blocks, tau, tile, d, own, partial(sum_tile, workspace))
-    positional, symbolic, weight, skipped = sums.reshape(4, *placement.lead)
+    interpolated = Interpolation.of(flat, blocks).strips if weak.any() else _mass_strips
+    sums = flat.content.new_zeros(4, len(weightings), len(flat.content), dtype=torch.float64)
+    for heads, depth, strips_of, own_of, sum_strip in (
+        (weak, 1, interpolated, _relative_mass, sum_pairs),
+        (gentle, width, _mass_strips, _relative_mass, sum_pairs),
+        (~weak & ~gentle, width, _logit_strips, _log_mass, sum_log_pairs),
+    ):
+        step = max(1, PIECE // (min(STRIP, count) * count * depth))
+        for prune in (False, True):
+            chosen = (heads & (pairs.prune == prune)).nonzero().flatten()
+            chosen = chosen[pairs.first[chosen, 0].argsort()] if prune else chosen  # pieces of heads that are alike
+            for some in filter(len, chosen.split(step)):
+                order = pairs.order[some] if prune else None
+                first = pairs.first[some].amin(0).tolist() if prune else [0] * count
+                own = own_of(logits[some])
+                own, rise, fall = (
+                    _ordered(values, order) for values in (own, pairs.rise[:, some], pairs.fall[:, some])
+                )
+                part, strips = sums.new_zeros(4, len(weightings), len(some)), strips_of(flat, blocks, some, order)
+                for at in range(0, count, STRIP):
+                    start = max(at, first[at])
+                    if start < count:
+                        tables = strips(slice(at, at + STRIP), slice(start, count))
+                        sum_strip(*tables, own, rise, fall, at, start, part)
+                sums[:, :, some] = part
+    positional, symbolic, weight, skipped = sums.unflatten(-1, placement.lead)
     positional, symbolic = (positional / weight).clamp(0, 1), (symbolic / weight).clamp(0, 1)
     return PairScores(positional.float(), symbolic.float(), skipped.long())
 
 
-def block_attention(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead M"]:
-    """d: each block's mean attention."""
-    return placement.attention().index_select(-1, blocks.flatten()).unflatten(-1, blocks.shape).mean(-1)
-
-
-def block_log_attention(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead M"]:
-    """log d up to a constant, also where d itself is too small for a float32."""
-    logits = placement.logits().index_select(-1, blocks.flatten()).unflatten(-1, blocks.shape)
-    return logits.squeeze(-1) if blocks.shape[1] == 1 else logits.logsumexp(-1)
-
-
-def _relative(
-    placement: Placement, blocks: Int[Tensor, "M W"], d: Float[Tensor, "*lead M"]
+def block_attention(
+    placement: Placement, blocks: Int[Tensor, "M W"], without_first: bool = False
 ) -> Float[Tensor, "*lead M"]:
+    """d: each block's mean attention."""
+    placement = placement.without_first() if without_first else placement
+    return _of_blocks(placement.attention(), blocks).mean(-1)
+
+
+def _log_mass(logits: Float[Tensor, "X M W"]) -> Float[Tensor, "X M"]:
+    """log d up to a constant, also where d itself is too small for a float32."""
+    return logits.squeeze(-1) if logits.shape[-1] == 1 else logits.logsumexp(-1)
+
+
+def _relative_mass(logits: Float[Tensor, "X M W"]) -> Float[Tensor, "X M"]:
     """d relative to the head's largest, so that squares stay in range even if a sink takes nearly all attention."""
-    if placement.sink is not None:
-        log_d = block_log_attention(placement, blocks)
-        return (log_d - log_d.amax(-1, keepdim=True).clamp(min=torch.finfo(d.dtype).min)).exp()
-    return d / d.amax(-1, keepdim=True).clamp(min=torch.finfo(d.dtype).tiny)
+    return (logits - logits.amax((-1, -2), keepdim=True).clamp(min=torch.finfo(logits.dtype).min)).exp_().mean(-1)
+
+
+def _of_blocks(values: Float[Tensor, "*lead keys"], blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead M W"]:
+    return values.index_select(-1, blocks.flatten().to(values.device)).unflatten(-1, blocks.shape)
 
 
 def entropy(placement: Placement) -> Float[Tensor, "*lead"]:
@@ -96,109 +134,44 @@ def entropy(placement: Placement) -> Float[Tensor, "*lead"]:
     return -surprise.sum(-1) / math.log(max(placement.keys, 2))
 
 
-class Tile(NamedTuple):
-    """Pairs of blocks: token indices of both, attention on both or its logarithm, and the weight of each pair."""
+def _weigh_pairs(placement: Placement, blocks: Int[Tensor, "M W"], weightings: Sequence[Weighting]) -> Pairs:
+    """The factors of the weights of all pairs, and which pairs are negligible.
 
-    rows: Int[Tensor, "I W"]
-    columns: Int[Tensor, "J W"]  # the same object as `rows` on the diagonal
-    mine: Float[Tensor, "X I"]
-    theirs: Float[Tensor, "X J"]
-    weight: Float[Tensor, "X I J"]
-
-
-def _sum_pairs(
-    placement: Placement,
-    blocks: Int[Tensor, "M W"],
-    tau: float,
-    tile: int,
-    d: Float[Tensor, "X M"],
-    own: Float[Tensor, "X M"],
-    sum_tile: Callable[..., None],
-) -> Float[Tensor, "4 X"]:
-    """Sums over all unordered pairs: weighted positional and symbolic cosines, weights, and skipped pairs.
-
-    `d` is each block's mean attention, `own` the same in the form that `sum_tile` reads.
+    The widest gap is between the largest and the smallest block, and e^(|s_i - s_j| - widest) is the larger of two
+    products of a factor of i and a factor of j: the softmax over pairs needs no exponential per pair.
     """
-    tau = max(tau, torch.finfo(torch.float32).tiny)
-    # The widest gap is between the largest and the smallest block, and e^(|s_i - s_j| - widest) is the larger of two
-    # products of a factor of i and a factor of j: the softmax over pairs needs no exponential per pair.
-    rise = ((d - d.amax(-1, keepdim=True)) / tau).clamp_(min=FLOOR).exp_()
-    fall = ((d.amin(-1, keepdim=True) - d) / tau).clamp_(min=FLOOR).exp_()
-    sums = d.new_zeros(4, len(d), dtype=torch.float64)
-    tiles = [slice(at, at + tile) for at in range(0, len(blocks), tile)]
-    for number, rows in enumerate(tiles):
-        for columns in tiles[number:]:
-            weight = rise[:, rows, None] * fall[:, None, columns]
-            weight = torch.maximum(weight, fall[:, rows, None] * rise[:, None, columns])
-            if rows == columns:  # each pair twice, and no block with itself
-                weight.mul_(0.5).diagonal(dim1=-2, dim2=-1).zero_()
-            mine = blocks[rows]
-            theirs = mine if rows == columns else blocks[columns]
-            sum_tile(sums, placement, Tile(mine, theirs, own[:, rows], own[:, columns], weight))
-    return sums
+    seen = {blind: block_attention(placement, blocks, blind) for blind in {one.without_first for one in weightings}}
+    seen = {blind: d.flatten(0, len(placement.lead) - 1) for blind, d in seen.items()}
+    factors = []
+    for tau, blind in weightings:
+        d, tau = seen[blind], max(tau, torch.finfo(torch.float32).tiny)
+        ends = (d - d.amax(-1, keepdim=True), d.amin(-1, keepdim=True) - d)
+        factors.append([(end / tau).clamp_(min=FLOOR).exp_() for end in ends])
+    rise, fall = (torch.stack(some) for some in zip(*factors, strict=True))
+    d = seen[weightings[0].without_first]  # the order of the blocks is the same without the first key
+    heads, count = d.shape
+    order = first = torch.zeros(heads, count, dtype=torch.long, device=d.device)
+    prune = torch.zeros(heads, dtype=torch.bool, device=d.device)
+    # Most pairs of a single frequency matter; of a windowed head, those that matter may all be skipped.
+    if placement.content.shape[-1] > 2 and not placement.windowed:
+        order = d.argsort(-1, descending=True)
+        limit = NEGLIGIBLE / max(1, math.comb(count, 2))  # the weight of the widest gap is 1
+        first = torch.searchsorted(_ordered(fall, order), limit / _ordered(rise, order)).amin(0)
+        later = torch.arange(1, count + 1, device=d.device)
+        prune = (count - torch.maximum(first, later)).sum(-1) < WORTHWHILE * math.comb(count, 2)
+    return Pairs(rise, fall, order, first, prune)
 
 
-def _sum_gentle_tile(
-    mass: Callable[..., Tensor],
-    workspace: Tensor,
-    sums: Tensor,
-    placement: Placement,
-    tile: Tile,
-) -> None:
-    """Both cosines share the factor weight / (|v| |v'|), so one table of that factor times S gives all sums."""
-    rows, columns, mine, theirs, weight = tile
-    same = rows is columns
-    here = mass(placement, rows, columns, workspace)
-    there = here if same else mass(placement, columns, rows, workspace)
-    norm = here.square()
-    norm = norm + (norm if same else there.square()).mT
-    norm.mul_(mine.square()[:, :, None] + theirs.square()[:, None, :]).rsqrt_()
-    if placement.windowed:
-        dead = norm.isinf()
-        _skip(sums, dead, weight, same)
-        norm = norm.masked_fill_(dead, 0)
-    sums[2] += weight.sum((-1, -2))
-    factor = norm.mul_(weight)
-    stay = factor * here
-    sums[0] += (stay.sum(-2) * theirs).sum(-1) * (2 if same else 1)
-    sums[1] += (stay.sum(-1) * mine).sum(-1) * (2 if same else 1)
-    if not same:
-        come = factor * there.mT
-        sums[0] += (come.sum(-1) * mine).sum(-1)
-        sums[1] += (come.sum(-2) * theirs).sum(-1)
+def _ordered(values: Float[Tensor, "*lead X M"], order: Int[Tensor, "X M"] | None) -> Float[Tensor, "*lead X M"]:
+    return values.contiguous() if order is None else values.gather(-1, order.expand_as(values))
 
 
-def _sum_steep_tile(
-    workspace: Tensor,
-    sums: Tensor,
-    placement: Placement,
-    tile: Tile,
-) -> None:
-    """For logits of any size: only log-ratios y within a pair, as unit vectors along (1, e^y)."""
-    rows, columns, log_mine, log_theirs, weight = tile
-    same = rows is columns
-    here = placement.block_log_mass(rows, columns, workspace)
-    there = here if same else placement.block_log_mass(columns, rows, workspace)
-    before = log_theirs[:, None, :] - log_mine[:, :, None]
-    after = here - there.mT
-    if placement.windowed:
-        dead = before.isnan() | after.isnan()
-        _skip(sums, dead, weight, same)
-        before, after = before.nan_to_num_(), after.nan_to_num_()
-    sums[2] += weight.sum((-1, -2))
-    mine, theirs, stay, come = _unit(before), _unit(-before), _unit(after), _unit(-after)
-    sums[0] += ((stay * mine + come * theirs) * weight).sum((-1, -2))
-    sums[1] += ((stay * theirs + come * mine) * weight).sum((-1, -2))
+def _mass_strips(flat: Placement, blocks: Int[Tensor, "M W"], heads: Tensor, order: Tensor | None) -> Strips:
+    """S of the chosen heads: the unnormalised attention on the contents of one block at the places of another."""
+    strips = _logit_strips(flat, blocks, heads, order)
+    return lambda rows, columns: tuple(logits.exp_().sum(0) for logits in strips(rows, columns))  # pyright: ignore
 
 
-def _unit(log_ratio: Tensor) -> Tensor:
-    """The first component of the unit vector along (1, e^y), in range whatever y is."""
-    return (-2 * log_ratio).clamp_(min=FLOOR).sigmoid_().sqrt_()
-
-
-def _skip(sums: Tensor, dead: Tensor, weight: Tensor, same: bool) -> None:
-    """Set the weight of pairs without mass before or after their swap to zero, and count them."""
-    weight.masked_fill_(dead, 0)
-    if same:  # no block is paired with itself, and each pair occurs twice
-        dead = dead & ~torch.eye(dead.shape[-1], dtype=torch.bool, device=dead.device)
-    sums[3] += dead.sum((-1, -2)) / (2 if same else 1)
+def _logit_strips(flat: Placement, blocks: Int[Tensor, "M W"], heads: Tensor, order: Tensor | None) -> Strips:
+    """The terms of log S of the chosen heads: (W, X, I, J), the first token of a block at the first place and so on."""
+    return flat.rows(heads).by_block(blocks, order).both_ways

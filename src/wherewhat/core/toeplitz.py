@@ -15,7 +15,7 @@ def kernel(angles: Float[Tensor, " F"], length: int) -> Float[Tensor, " N"]:
     >>> kernel(torch.tensor([0.0, 1.0]), 3)
     tensor([1.0000, 0.7702, 0.2919], dtype=torch.float64)
     """
-    return (torch.arange(length, dtype=torch.float64)[:, None] * angles.double().cpu()).cos().mean(-1)
+    return (torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * angles.cpu().double()).cos().mean(-1)
 
 
 def kernel_eigenvalues(angles: Float[Tensor, " F"], length: int) -> Float[Tensor, " two_F"]:
@@ -24,7 +24,7 @@ def kernel_eigenvalues(angles: Float[Tensor, " F"], length: int) -> Float[Tensor
     >>> [round(value, 6) for value in kernel_eigenvalues(torch.tensor([0.0, torch.pi]), 100)[:3].tolist()]
     [50.0, 50.0, 0.0]
     """
-    phases = torch.arange(length, dtype=torch.float64)[:, None] * angles.double().cpu()
+    phases = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * angles.cpu().double()
     waves = torch.cat([phases.cos(), phases.sin()], 1)
     return torch.linalg.eigvalsh(waves.T @ waves / len(angles)).flip(0).clamp(min=0)
 

@@ -45,6 +45,19 @@ class AttentionLayer:
             sink=None if self.sinks is None else self.sinks.float()[None],
         )
 
+    def attention(self, rows: slice, positions: Sequence[int]) -> Float[Tensor, "B H Q T"]:
+        """The attention of some rows of the queries, which are at these positions, on all keys; later ones have 0."""
+        queries, keys = self.queries[:, :, rows].float() * self.scaling, self.keys.float()
+        logits = (queries.unflatten(1, (keys.shape[1], -1)) @ keys[:, :, None].mT).flatten(1, 2)
+        logits = logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+        logits = logits if self.bias is None else logits + self.bias[:, :, rows].float()
+        later = torch.arange(keys.shape[2]) > torch.tensor(positions)[:, None]
+        logits = logits.masked_fill(later.to(logits.device), -torch.inf)
+        if self.sinks is None:
+            return logits.softmax(-1)
+        extra = self.sinks.float()[None, :, None, None].expand(*logits.shape[:3], 1)
+        return torch.cat([logits, extra], -1).softmax(-1)[..., :-1]
+
     def size(self) -> int:
         """The number of elements of the contents of all heads in a placement table."""
         return self.queries.shape[0] * self.queries.shape[1] * self.keys.shape[2] * self.keys.shape[3]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from ..errors import BadInput
@@ -16,7 +17,7 @@ from ..files import write_atomically
 
 # One colour per axis everywhere (the colour-blind safe palette of Okabe and Ito), grey for neither.
 WHERE, WHAT, NEITHER, INK = "#E69F00", "#0072B2", "#999999", "#333333"
-LAYERS = mpl.colormaps["viridis"]
+LAYERS = LinearSegmentedColormap.from_list("layers", ["#C9A5D2", "#4A0F5C"])  # as on the page: early is light
 TIME = mpl.colormaps["viridis_r"]  # early is light, late is dark
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 
 import pandas as pd
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from ..core.kinds import kind
+from ..words import printable
 
+LINE_EVERY = 10  # seconds between lines of progress in a log file
 STYLE = {
     "where": "dark_orange",
     "what": "deep_sky_blue1",
@@ -21,6 +25,14 @@ STYLE = {
     "mixed": "default",
     "unmeasured": "grey42",
 }
+
+
+class SafeConsole(Console):
+    """A console that shows control characters in names and texts escaped, so that they cannot act on the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
 
 
 def plane(points: Sequence[tuple[str, float, float]], width: int = 45, height: int = 11) -> Text:
@@ -58,20 +70,40 @@ def right_aligned(*columns: str) -> Table:
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Callable[[str, float, int], None]]:
-    """A bar with the time left; silent unless the output is a terminal."""
+    """A bar with the time left; where the output is not a terminal, such as a log file, a line from time to time."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     shown = {"transient": True, "disable": not console.is_terminal, "speed_estimate_period": 3600}  # cells take long
     with Progress(*columns, console=console, **shown) as bar:
         task = bar.add_task("measuring", total=None)
 
+        line = _lines(console)
+
         def show(what: str, done: float | int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
+            line(what, done, total)
 
         _bars.append(show)
         try:
             yield show
         finally:
             _bars.remove(show)
+
+
+def _lines(console: Console) -> Callable[[str, float | int, int], None]:
+    """Print progress as lines, at most one in LINE_EVERY seconds; nothing in a terminal, where there is a bar."""
+    start = last = 0.0
+
+    def line(what: str, done: float | int, total: int) -> None:
+        nonlocal start, last
+        now = monotonic()
+        if not last:
+            start = last = now
+        elif not console.is_terminal and now - last >= LINE_EVERY:
+            last = now
+            so_far = f": {done:.4g} of {total}" if total > 1 else ""
+            console.print(f"{what}{so_far}, after {now - start:.0f} s")
+
+    return line
 
 
 _bars: list[Callable[[str, float, int], None]] = []  # on the screen; the last one is in use

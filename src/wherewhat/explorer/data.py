@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import base64
 import shlex
+import zlib
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..core.kinds import HIGH, LOW
+from ..core.kinds import HIGH, LITTLE, LOW
 from ..studies.ablation.ablate import Ablation
 from ..studies.atlas.atlas import Atlas
 from ..studies.dynamics.dynamics import GAMMA, Dynamics
 from ..studies.lengths.lengths import Lengths
 from ..studies.lengths.paper import published_accuracy
+from ..studies.profile.attention import DRAWN, SINK_HEADS
 from ..studies.profile.result import Profile, dense_frequencies, head_labels, numbered_heads
+from ..studies.profile.roles import ROLE, ROLES, in_role, rests_on_little
 from ..studies.rotations.plan import RotationPlan
 from ..tasks.hops import PLACES
 from .data_ablation import effects_data
 from .data_atlas import atlas_data
 from .data_rotations import plan_data
+from .data_tokens import token_data
 from .load import Source
 from .sentences import length_sentences, profile_sentences, series_sentences
 
-HEADS = """positional positional_low positional_high symbolic symbolic_low symbolic_high entropy variance
-exclusion_bound positional_without_first symbolic_without_first mean_frequency previous_token induction sink""".split()
 FREQUENCIES = ("positional", "symbolic", "use_norm", "use_max")
 SERIES = ("positional", "symbolic", "entropy", "mean_frequency")
+NAMES = ["layer", "head", "nth", "kv_head", "kind"]  # columns that are not measured numbers
 REPEATED = ("model", "revision", "architecture", "level", "tau", "settings", "thresholds", "correlation", "medians",
             "accuracy", "sinks", "skipped", "swaps", "sensitivity", "self_check", "versions")  # fmt: skip
 OPTIONS = ("task", "kind", "template", "pairs", "samples", "width", "level", "swaps", "tau", "dtype", "seed")
@@ -54,21 +57,22 @@ def source_data(
 def profile_data(
     profile: Profile, name: str, ablation: Ablation | None = None, plan: RotationPlan | None = None
 ) -> dict[str, Any]:
-    """Heads, frequencies, the table of swaps and the first prompt of a profile, effects of ablation, and a plan."""
+    """Heads, frequencies, the table of swaps and the prompts of a profile, effects of ablation, and a plan."""
     about, tensors = profile.about, profile.tensors
     heads = numbered_heads(profile)
     there = ~tensors["block_attention"][0].isnan().all(-1)  # some layers have fewer heads than others
-    prompt = about["prompts"][0]
-    width = prompt["blocks"][0][1] - prompt["blocks"][0][0]
-    blocks = len(prompt["blocks"])
-    arrays: dict[str, Any] = {column: heads[column].to_numpy("f8") for column in HEADS}
+    blocks = len(about["prompts"][0]["blocks"])
+    arrays: dict[str, Any] = {column: heads[column].to_numpy("f8") for column in heads.columns.drop(NAMES)}
     arrays |= {"row": there.nonzero()[:, 0].numpy().astype("i4"), "head": heads["head"].to_numpy("i4")}
-    arrays["attention"] = (tensors["block_attention"][0, ..., :blocks][there] * width).float().numpy()
-    if "log_mass" in tensors:
-        arrays["mass"] = tensors["log_mass"][there].half().numpy()
     frequencies, dense = dense_frequencies(heads, profile.frequencies)
+    tokens, stored = token_data(profile, there.numpy())
+    if "log_mass" in tensors:
+        stored["mass"] = tensors["log_mass"][there].half().numpy()
     effects, changes = effects_data(heads, ablation) if ablation else (None, {})
     planned, rotations = plan_data(heads, frequencies, plan) if plan and frequencies else (None, {})
+    tasks = [] if profile.tasks is None else list(profile.tasks.groupby("task", sort=False))
+    for (number, (_, table)), axis in product(enumerate(tasks), ("positional", "symbolic")):
+        arrays[f"task_{number}_{axis}"] = table[axis].to_numpy("f8")
     rows = heads.assign(row=arrays["row"]).drop_duplicates("row")
     return {
         "type": "profile",
@@ -79,16 +83,31 @@ def profile_data(
         "layers": rows["layer"].tolist(),
         "kv_heads": heads["kv_head"].tolist(),
         "thresholds": about["thresholds"],
+        "roles": head_roles(heads),
+        "criteria": {"role": ROLE, "little": LITTLE, "drawn": DRAWN, "sink_heads": SINK_HEADS},
         "frequencies": frequencies,
-        "arrays": {key: encoded(values) for key, values in (arrays | dense | changes | rotations).items()},
+        "arrays": {key: encoded(values) for key, values in (arrays | dense | changes | rotations).items()}
+        | {key: compressed(values) for key, values in stored.items()},
+        "tokens": tokens,
+        "tasks": [Path(str(name)).name for name, _ in tasks],
         "effects": effects,
         "plan": planned,
         "blocks": blocks,
         "table": about["table"],
-        "prompt": shown_prompt(prompt) | {"of": len(about["prompts"])},
+        "prompts": len(about["prompts"]),
         "command": profile_command(about),
         "about": {key: about[key] for key in REPEATED if key in about},
     }
+
+
+def head_roles(heads: Any) -> dict[str, list[int]]:
+    """The heads in every role that some head has, as places in the table; profiles of earlier versions have none."""
+    if "on_blocks" not in heads:
+        return {}
+    found = {role: in_role(heads, role) for role in ("retrieving", *ROLES)} | {
+        "rests on little": rests_on_little(heads)
+    }
+    return {role: np.flatnonzero(there).tolist() for role, there in found.items() if there.any()}
 
 
 def series_data(watched: Dynamics, name: str) -> dict[str, Any]:
@@ -152,36 +171,6 @@ def lengths_data(found: Lengths, name: str) -> dict[str, Any]:
     }
 
 
-def shown_prompt(prompt: dict[str, Any]) -> dict[str, Any]:
-    """The text of a prompt in pieces, each with the block that it belongs to; the last piece is the query.
-
-    Without the text of its tokens, blocks are located by their labels; without labels they are only numbered.
-    """
-    blocks, tokens = prompt["blocks"], prompt.get("tokens") or ()
-    pieces: list[dict[str, Any]] = []
-    if tokens:
-        ends = [0, *(edge for span in blocks for edge in span), len(tokens) - 1, len(tokens)]
-        members = {tuple(span): number for number, span in enumerate(blocks)}
-        for start, stop in pairwise(ends):
-            if start < stop:
-                pieces.append({"text": "".join(tokens[start:stop]), "block": members.get((start, stop))})
-    else:
-        text, at = prompt["text"], 0
-        labels = prompt["labels"] or ["" for _ in blocks]
-        for number, label in enumerate(labels):
-            found = text.find(label, at) if label else -1
-            if found > at:
-                pieces.append({"text": text[at:found], "block": None})
-            shown = label if found >= 0 else f" [block {number + 1}{': ' if label else ''}{label}] "
-            pieces.append({"text": shown, "block": number})
-            at = max(at, found + len(label))
-        pieces.append({"text": text[at:], "block": None})
-    return {
-        "pieces": pieces, "query": bool(tokens), "target": prompt["target"], "says": prompt.get("says", ""),
-        "tokens": len(prompt["ids"]),
-    }  # fmt: skip
-
-
 def profile_command(about: dict[str, Any]) -> str:
     """The command that repeats this profile."""
     settings = about["settings"]
@@ -214,6 +203,13 @@ def encoded(values: np.ndarray) -> dict[str, str]:
     """An array as the page reads it: its type, and its little-endian bytes in base64."""
     kind = values.dtype.newbyteorder("<")
     return {"type": kind.str[1:], "base64": base64.b64encode(np.ascontiguousarray(values, kind).tobytes()).decode()}
+
+
+def compressed(values: np.ndarray) -> dict[str, str]:
+    """An array of two-byte numbers, compressed: all low bytes before all high bytes, which makes it smaller."""
+    kind = values.dtype.newbyteorder("<")
+    planes = np.frombuffer(np.ascontiguousarray(values, kind).tobytes(), "u1").reshape(-1, 2).T
+    return {"type": kind.str[1:], "deflate": base64.b64encode(zlib.compress(planes.tobytes(), 9)).decode()}
 
 
 def names_of(sources: Sequence[Source], folders: Sequence[Path | None] | None = None) -> list[str]:

@@ -38,7 +38,12 @@ def profiles_of(sources: Sequence[Any], result: Result, what: str) -> list[int]:
         if isinstance(source, Profile) and source.about["settings"]["weights"] == result.about["weights"]
     ]
     if not profiles:
-        raise BadInput(f"no profile of the model of the {what} {result.name} is given: add its folder")
+        others = [source for source in sources if isinstance(source, Profile)]
+        why = f"{others[0].name} is another model, or has other weights" if others else "no profile is given"
+        raise BadInput(
+            f"the {what} is shown with the profile of its model, {result.name}, and {why}: "
+            "add the folder of that profile"
+        )
     return profiles
 
 

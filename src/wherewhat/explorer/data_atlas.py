@@ -35,7 +35,7 @@ def atlas_data(atlas: Atlas, name: str) -> tuple[dict[str, Any], dict[str, np.nd
         "warnings": [f"not measured: {model} ({reason})" for model, reason in atlas.failed.items()],
         "thresholds": atlas.about["thresholds"],
         "models": [
-            {column: _plain(row[column]) for column in MODELS if column not in VERSIONS}
+            {column: _plain(row[column]) for column in MODELS if column in row and column not in VERSIONS}
             | {"rows": layer_rows(own[row["model"]]), "depth": _depth(depths, "model", row["model"])}
             for row in models.to_dict("records")
         ],

@@ -18,7 +18,7 @@ def plans_of(sources: Sequence[Any], plans: Sequence[RotationPlan]) -> dict[int,
 
 
 def plan_data(
-    heads: pd.DataFrame, frequencies: Sequence[int], plan: RotationPlan
+    heads: Any, frequencies: Sequence[int], plan: RotationPlan
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What the plan keeps, and for each head and frequency its effect and whether it is kept; NaN where there is none.
 

@@ -14,8 +14,8 @@ from ..studies.lengths.lengths import Lengths
 from ..studies.profile.result import Profile
 from ..studies.rotations.plan import RotationPlan
 
-Drawable = Profile | Dynamics | Atlas  # what `plot` draws
-Source = Drawable | Lengths  # what the page shows by itself
+Drawable = Profile | Dynamics | Atlas | Ablation  # what `plot` draws
+Source = Profile | Dynamics | Atlas | Lengths  # what the page shows by itself
 Joined = Ablation | RotationPlan  # joins the profile of its model
 Shown = Source | Joined
 # The file that marks a folder as holding each kind of result.
@@ -34,7 +34,10 @@ def open_results(
         elif isinstance(result, tuple(KINDS)):
             yield [result], None
         else:
-            raise BadInput(f"neither a folder nor a result that can be shown: {type(result).__name__}")
+            raise BadInput(
+                f"{type(result).__name__} cannot be shown: give a profile, dynamics, lengths, an ablation or an atlas, "
+                "or the folder of one; ww.profile(model) makes a profile"
+            )
 
 
 def load_results(folder: Path) -> list[Shown]:
@@ -50,13 +53,15 @@ def load_results(folder: Path) -> list[Shown]:
     return found
 
 
-def load_drawable(results: Drawable | str | Path | Sequence[Drawable | str | Path]) -> list[Drawable]:
-    """One result to draw per argument."""
+def load_drawable(
+    results: Drawable | str | Path | Sequence[Drawable | str | Path], kinds: tuple[type, ...] = ()
+) -> list[Drawable]:
+    """One result to draw per argument: of these `kinds`, if the folder holds one of them, else the first."""
     drawn: list[Drawable] = []
     for held, folder in open_results(results):
-        first = next((result for result in held if isinstance(result, Drawable)), None)
-        if first is None:
+        found = [result for result in held if isinstance(result, Drawable)]
+        if not found:
             where = f"{folder}: " if folder else ""
-            raise BadInput(f"{where}figures are drawn from a profile, dynamics or an atlas")
-        drawn.append(first)
+            raise BadInput(f"{where}figures are drawn from a profile, dynamics, an ablation or an atlas")
+        drawn.append(next((result for result in found if isinstance(result, kinds)), found[0]))
     return drawn

@@ -17,6 +17,7 @@ from ..errors import BadInput
 from ..files import write_atomically
 from ..studies.ablation.ablate import Ablation
 from ..studies.dynamics.dynamics import Dynamics
+from ..studies.multihop.demo import LEAD, TITLE, Demo
 from ..studies.profile.compare import compare
 from ..studies.profile.result import Profile
 from ..studies.rotations.plan import RotationPlan
@@ -24,7 +25,7 @@ from .data import names_of, source_data
 from .data_ablation import ablations_of
 from .data_rotations import plans_of
 from .load import Joined, Shown, Source, open_results
-from .sentences import comparison_sentences, series_comparison
+from .sentences import comparison_sentences, same_heads, series_comparison
 
 MOST_COMPARED = 8  # profiles of which every pair is compared
 
@@ -32,10 +33,19 @@ MOST_COMPARED = 8  # profiles of which every pair is compared
 STYLES = ("page.css", "parts.css", "figures.css", "narrow.css")
 
 
-def explorer_html(results: Sequence[Shown], names: Sequence[str] | None = None) -> str:
+def explorer_html(
+    results: Sequence[Shown],
+    names: Sequence[str] | None = None,
+    view: str = "",
+    *,
+    title: str = "",
+    lead: Sequence[str] = (),
+) -> str:
     """The page as a string; each ablation or plan is shown with the profile of its model.
 
-    `names` are the names shown for all results except ablations and plans.
+    `names` are the names shown for all results except ablations and plans. `view` is what is selected when the page is
+    opened, as it stands in the page's address after #; with a `title`, the page has this title and these leading
+    sentences there.
 
     >>> page = explorer_html([Profile.load("profiles/smollm2"), Ablation.load("ablations/smollm2")])  # doctest: +SKIP
     """
@@ -52,15 +62,27 @@ def explorer_html(results: Sequence[Shown], names: Sequence[str] | None = None) 
         ],
         "comparisons": comparisons(sources, names),
     }
+    data |= {name: value for name, value in (("view", view), ("title", title), ("lead", list(lead))) if value}
+    return page_html(data, title or f"{' and '.join(names)}: where or what?")
+
+
+def page_html(data: dict[str, Any], title: str, live: bool = False) -> str:
+    """The page with its data; a live one may also ask the server that it comes from."""
     page = files("wherewhat.explorer").joinpath("static")
-    script, template, *styles = (
-        page.joinpath(name).read_text("utf-8") for name in ("explorer.js", "explorer.html", *STYLES)
-    )
+    named = ("live.js" if live else "explorer.js", "explorer.html", *STYLES, *(["live.css"] if live else []))
+    code, template, *styles = (page.joinpath(name).read_text("utf-8") for name in named)
+    policy = "; connect-src 'self'" if live else ""
     style = "".join(styles)
     return Environment(autoescape=True, undefined=StrictUndefined).from_string(template).render(
-        title=" and ".join(names), sources=data["sources"], data=_as_json(data), script=script, style=style,
-        allowed={"script": _digest(script), "style": _digest(style)},
+        title=title, sources=data["sources"], data=_as_json(data), script=code, style=style, policy=policy,
+        allowed={"script": _digest(code), "style": _digest(style)},
     )  # fmt: skip
+
+
+def demo_html(shown: Demo) -> str:
+    """The page of the demo, which opens on the training of both models."""
+    names = list(shown.results)
+    return explorer_html(list(shown.results.values()), names, "with=1", title=TITLE, lead=LEAD)
 
 
 def report(
@@ -78,25 +100,31 @@ def report(
     >>> ww.report(["profiles/smollm2", "ablations/smollm2", "runs/number-0"])           # doctest: +SKIP
     PosixPath('report.html')
     """
+    path = Path(path)
+    if not path.absolute().parent.is_dir():
+        raise BadInput(f"{path}: there is no folder {path.parent}; create it, or give another path")
     opened = [(result, folder) for held, folder in open_results(results) for result in held]
     sources = [(result, folder) for result, folder in opened if not isinstance(result, Joined)]
     names = names or names_of([result for result, _ in sources], [folder for _, folder in sources])
-    path = Path(path)
     write_atomically(path, explorer_html([result for result, _ in opened], names))
     return path
 
 
-def comparisons(sources: Sequence[Source], names: Sequence[str]) -> dict[str, list[str]]:
-    """Sentences that compare every pair of profiles, and every profile with every series, keyed by their numbers."""
+def comparisons(sources: Sequence[Source], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What every pair of profiles, and every profile and series, have in common, keyed by their numbers: sentences, and
+    whether a head of one is the same head in the other."""
     profiles = [(at, source) for at, source in enumerate(sources) if isinstance(source, Profile)][:MOST_COMPARED]
     series = [(at, source) for at, source in enumerate(sources) if isinstance(source, Dynamics)]
-    return {
-        f"{i},{j}": comparison_sentences(compare(one, other), (names[i], names[j]))
-        for (i, one), (j, other) in combinations(profiles, 2)
-    } | {
-        f"{min(i, j)},{max(i, j)}": series_comparison(profile, watched, (names[i], names[j]))
-        for (i, profile), (j, watched) in product(profiles, series)
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for (i, one), (j, other) in combinations(profiles, 2):
+        compared = compare(one, other)
+        matched = compared.heads is not None
+        found[f"{i},{j}"] = {"says": comparison_sentences(compared, (names[i], names[j])), "matched": matched}
+    for (i, profile), (j, watched) in product(profiles, series):
+        says = series_comparison(profile, watched, (names[i], names[j]))
+        matched = same_heads(profile, watched)
+        found[f"{min(i, j)},{max(i, j)}"] = {"says": says, "matched": matched}
+    return found
 
 
 def _as_json(data: Any) -> str:

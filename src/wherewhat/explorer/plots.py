@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 from ..display.style import STYLE, save_drawn
 from ..errors import BadInput
+from ..studies.ablation.ablate import Ablation
+from ..studies.ablation.figures import ablation_figure
 from ..studies.atlas import figures as atlas_figures
 from ..studies.atlas.atlas import Atlas
 from ..studies.dynamics import figures as dynamics_figures
@@ -49,11 +51,12 @@ OF_DYNAMICS: dict[str, Callable[[Dynamics], Figure]] = {
     "mean-frequency": dynamics_figures.mean_frequency,
 }
 OF_PROFILES = ("plane", *OF_A_PROFILE, *OF_A_HEAD)
-FIGURES = (*OF_PROFILES, *OF_DYNAMICS, "atlas")
+FIGURES = (*OF_PROFILES, *OF_DYNAMICS, "ablation", "atlas")
 # The name of each kind of result, and its figures.
 FIGURES_OF: dict[type, tuple[str, Sequence[str]]] = {
     Profile: ("a profile", OF_PROFILES),
     Dynamics: ("dynamics", tuple(OF_DYNAMICS)),
+    Ablation: ("an ablation", ("ablation",)),
     Atlas: ("an atlas", ("atlas",)),
 }
 
@@ -70,17 +73,19 @@ def plot(
 ) -> Figure:
     """Draw a figure for print; with a `path` ending in .png, .pdf or .svg, write it as well.
 
-    `results` is a profile, dynamics or an atlas, or a folder that holds one; figure "plane" takes several profiles.
-    The default figure is the plane of a profile, the scores of dynamics, or the atlas. `layer` and `head` select a
-    head, `frequency` one of its rotation planes, `blocks` the two blocks that are swapped, counted from 1.
+    `results` is a profile, dynamics, an ablation or an atlas, or a folder that holds one; figure "plane" takes several
+    profiles. The default figure is the plane of a profile, the scores of dynamics, the ablation or the atlas. `layer`
+    and `head` select a head, `frequency` one of its rotation planes, `blocks` the two blocks that are swapped, counted
+    from 1.
 
     Figures of a profile: plane, heatmaps, heads, layers, frequencies, use. Of one head: head, path, swap,
-    plane-projection. Of dynamics: scores, purity, accuracy, mean-frequency. Of an atlas: atlas.
+    plane-projection. Of dynamics: scores, purity, accuracy, mean-frequency. Of an ablation: ablation. Of an atlas:
+    atlas.
 
     >>> ww.plot(profile, "plane", "plane.pdf")                        # doctest: +SKIP
     >>> ww.plot("profiles/smollm2", "swap", layer=3, head=0, blocks=(2, 9))            # doctest: +SKIP
     """
-    sources = load_drawable(results)
+    sources = load_drawable(results, tuple(kind for kind, (_, names) in FIGURES_OF.items() if figure in names))
     if not sources:
         raise BadInput("a figure needs at least one result to draw")
     with mpl.rc_context(STYLE):
@@ -97,7 +102,9 @@ def default_figure(sources: Sequence[Drawable]) -> str:
 def draw(sources: Sequence[Drawable], name: str, choice: ChosenHead) -> Figure:
     """A figure by its name; options that do not apply to it are refused."""
     if name not in FIGURES:
-        raise BadInput(f"no figure {name!r}: {', '.join(FIGURES)}")
+        here = dict.fromkeys(FIGURES_OF[type(source)] for source in sources)
+        known = "; ".join(f"figures of {kind}: {', '.join(names)}" for kind, names in here)
+        raise BadInput(f"no figure {name!r}; {known}")
     for option, value in vars(choice).items():
         if value is not None and option not in OPTIONS.get(name, ()):
             raise BadInput(f"--{option} does not apply to the figure {name}")
@@ -113,6 +120,8 @@ def draw(sources: Sequence[Drawable], name: str, choice: ChosenHead) -> Figure:
     (source,) = sources
     if isinstance(source, Atlas):
         return atlas_figures.atlas(source)
+    if isinstance(source, Ablation):
+        return ablation_figure(source)
     if isinstance(source, Dynamics):
         return OF_DYNAMICS[name](source)
     return OF_A_HEAD[name](source, choice) if name in OF_A_HEAD else OF_A_PROFILE[name](source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +20,8 @@ HOLDS = 0.9  # the share of right answers up to which a model is said to hold
 
 def profile_sentences(profile: Profile) -> list[str]:
     """How many heads of each kind there are, whether the scores exclude each other, and what changes with depth."""
-    return [kinds_sentence(profile), *exclusion_sentence(profile), *depth_sentence(profile)]
+    depth = [*depth_sentence(profile), *task_sentences(profile)]
+    return [kinds_sentence(profile), *exclusion_sentence(profile), *depth]
 
 
 def kinds_sentence(profile: Profile) -> str:
@@ -35,7 +37,13 @@ def kinds_sentence(profile: Profile) -> str:
     for name in ("unfocused", "mixed"):
         text += f", {found[name]} {'is' if found[name] == 1 else 'are'} {name}" if found[name] else ""
     unmeasured = found["unmeasured"]
-    return text + (f"; {count(unmeasured, 'head')} could not be measured." if unmeasured else ".")
+    text += f"; {count(unmeasured, 'head')} could not be measured" if unmeasured else ""
+    little = profile.about.get("little", {"heads": 0})
+    if not little["heads"]:
+        return f"{text}."
+    rests = "rests" if little["heads"] == 1 else "rest"
+    share = f"{100 * little['threshold']:g} %"
+    return f"{text}. {little['heads']} of them {rests} on little attention: less than {share} of it is on the blocks."
 
 
 def exclusion_sentence(profile: Profile) -> list[str]:
@@ -64,6 +72,12 @@ def depth_sentence(profile: Profile) -> list[str]:
     change = abs(late) - abs(early)
     more = "" if abs(change) < 0.02 else f", late layers {'more' if change > 0 else 'less'} purely"
     return [f"Early and late layers mostly look at {names[0]}{more}."]
+
+
+def task_sentences(profile: Profile) -> list[str]:
+    """How many heads keep their kind on each of the other tasks."""
+    kept = ((Path(task["settings"]["task"]).name, task["kept"]["all"]) for task in profile.about.get("tasks", []))
+    return [f"On {name}, {found['same']} of {count(found['of'], 'head')} keep their kind." for name, found in kept]
 
 
 def series_sentences(watched: Dynamics, gamma: float) -> list[str]:
@@ -138,6 +152,12 @@ def comparison_sentences(found: Comparison, names: tuple[str, str]) -> list[str]
     return sentences
 
 
+def same_heads(profile: Profile, watched: Dynamics) -> bool:
+    """Whether a profile and a series have the same layers and heads."""
+    one, other = (set(zip(table["layer"], table["head"], strict=True)) for table in (profile.heads, watched.heads))
+    return one == other
+
+
 def series_comparison(profile: Profile, watched: Dynamics, names: tuple[str, str]) -> list[str]:
     """How many heads have the same kind in a profile and at the last step of a series.
 
@@ -150,7 +170,7 @@ def series_comparison(profile: Profile, watched: Dynamics, names: tuple[str, str
                    for table in (profile.heads, ends))  # fmt: skip
     steps = count(len(np.unique(watched.heads["step"])), "step")
     once = f"The heads of {names[0]} were measured once, those of {names[1]} at {steps}."
-    if found.keys() != then.keys():
+    if not same_heads(profile, watched):
         return [once, "The two do not have the same heads, so heads are not compared."]
     same = sum(found[place] == then[place] for place in found)
     return [once, f"At the last step, {same} of {count(len(found), 'head')} are of the same kind."]

@@ -242,20 +242,27 @@ class Classifier(TokenModel):
     def add_position(self, layer: int, stream: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
         """The stream with positions added, before the first layer that has the encoding; otherwise unchanged."""
         encoding = self.design.encoding
-        if encoding.added and layer == range(self.design.layers)[slice(*encoding.layers)][0]:
+        if encoding.added and layer == self.first_layer:
             tokens = stream.shape[1]
             stream = stream + (
                 self.places.weight[:tokens] if encoding.added == "learned" else self._constant("sinusoids", tokens)
             )
         return stream
 
-    def project(self, layer: int, stream: Float[Tensor, "B T W"], context: BatchContext) -> AttentionInputs:
-        """Queries, keys and values of a layer."""
+    @property
+    def first_layer(self) -> int:
+        """The first layer that has the encoding."""
+        return range(self.design.layers)[slice(*self.design.encoding.layers)][0]
+
+    def project(
+        self, layer: int, stream: Float[Tensor, "B T W"], context: BatchContext, positions: bool = True
+    ) -> AttentionInputs:
+        """Queries, keys and values of a layer; without `positions`, neither rotated nor biased."""
         block, encoding, tokens = self.block(layer), self.design.encoding, stream.shape[1]
         normed = block.attention_norm(stream)
         source = normed if context.source is None else block.attention_norm(context.source)
         rotations = bias = None
-        if encoding.within(layer, self.design.layers):
+        if positions and encoding.within(layer, self.design.layers):
             rotations = self._constant("phasors", tokens) if encoding.rotary else None
             bias = self._bias(tokens) if encoding.bias else None
         queries, keys, values = block.attention(normed, source, rotations)

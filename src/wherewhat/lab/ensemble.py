@@ -1,8 +1,9 @@
 """All heads of a sweep trained at once: one batched model with one member per row of angles and seed.
 
 Each member is one layer with one head. Its keys and queries are learnt lookup tables in the rotation planes, and so is
-the logit that each token gives to each answer. Members share nothing but the prompts of their seed, so each learns what
-it would have learnt alone.
+the logit that each token gives to each answer. `TransformerEnsemble` has these from token embeddings and projections
+instead, as a one-layer attention-only Transformer. Members share nothing but the prompts of their seed, so each learns
+what it would have learnt alone.
 
 Axes, besides those of the whole package: S seeds, A rows of angles (E = S * A members), V tokens, P planes of a
 member, C = 2P coordinates, (x, y) per plane. The angles are the last axis, over which the processor vectorises; seeds
@@ -42,7 +43,8 @@ CHUNK = 50  # batches drawn at a time
 class TrainableTask(Protocol):
     """Contents, then a question; ids of contents come first, and `carried` is the answer that each content carries."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     @property
     def length(self) -> int: ...
@@ -73,6 +75,8 @@ class Ensemble:
     torch.Size([5, 3])
     """
 
+    SHARPNESS = SHARPNESS
+
     def __init__(
         self,
         task: TrainableTask,
@@ -89,28 +93,33 @@ class Ensemble:
         rows, planes = angles.shape
         draws = [torch.Generator().manual_seed(seed) for seed in seeds]
 
-        def start(*shape: int) -> Float[Tensor, "S _ _ A"]:
+        def start(*shape: int, spread: float = spread) -> Tensor:
             """The initial values of a member depend on its seed only."""
             drawn = [torch.randn(shape, generator=draw, dtype=torch.float64) for draw in draws]
-            spreads = (spread * torch.stack(drawn)).to(device, dtype)
-            return spreads[..., None].repeat(1, 1, 1, rows).requires_grad_()
+            return (spread * torch.stack(drawn)).to(device, dtype)
 
-        tokens = task.contents + task.questions
-        self.keys, self.queries = start(tokens, 2 * planes), start(task.questions, 2 * planes)
-        self.values = start(tokens, task.answers)
+        self._initialise(start, rows, 2 * planes)
         # Only relative rotation matters: instead of every key, the query is rotated, by its distance to the key.
         distances = torch.arange(task.length, -1, -1, dtype=torch.float64)
         phases = distances[:, None, None] * self.angles.T
         self.cos, self.sin = phases.cos().to(device, dtype), phases.sin().to(device, dtype)  # T P A
 
+    def _initialise(self, start: Callable[..., Tensor], rows: int, coordinates: int) -> None:
+        task = self.task
+        tokens = task.contents + task.questions
+        shapes = ((tokens, coordinates), (task.questions, coordinates), (tokens, task.answers))
+        self.keys, self.queries, self.values = (
+            start(*shape)[..., None].repeat(1, 1, 1, rows).requires_grad_() for shape in shapes
+        )
+
     def __repr__(self) -> str:
         rows, planes = self.angles.shape
         each = "1 angle" if planes == 1 else f"{planes} angles"
-        return f"Ensemble({self.task.name}, {rows} rows of {each} x {len(self.seeds)} seeds)"
+        return f"{type(self).__name__}({self.task.name}, {rows} rows of {each} x {len(self.seeds)} seeds)"
 
     @property
-    def tables(self) -> list[Float[Tensor, "S _ _ A"]]:
-        """All learnt parameters."""
+    def parameters(self) -> list[Tensor]:
+        """Everything that is learnt."""
         return [self.keys, self.queries, self.values]
 
     def attention(self, tokens: Int[Tensor, "S B T"]) -> Float[Tensor, "S B T A"]:
@@ -135,7 +144,7 @@ class Ensemble:
             return (given * self._attention(tokens, *table)[:, :, None]).sum(1)
 
         tables = zip(tokens, self.values, self.keys, self.queries, strict=True)
-        return SHARPNESS * torch.stack([answer(*of) for of in tables])
+        return self.SHARPNESS * torch.stack([answer(*of) for of in tables])
 
     @torch.no_grad()
     def right(self, prompts: Prompts, batch: int = 256) -> Float[Tensor, "S B A"]:
@@ -164,6 +173,68 @@ class Ensemble:
         return Trace(tuple(layers), positions=(last,), query=last)
 
 
+class TransformerEnsemble(Ensemble):
+    """One-layer attention-only Transformers with token embeddings, a residual stream and an unembedding.
+
+    One head: queries and keys are linear in the embedding and have one plane per angle; values have the width of the
+    embedding, through which the attribute of a pair can pass. There is no MLP, no norm and no bias.
+
+    >>> from wherewhat.tasks import Index
+    >>> TransformerEnsemble(Index(), torch.tensor([[1.0], [0.1]]), seeds=range(3), width=16)
+    TransformerEnsemble(index, 2 rows of 1 angle x 3 seeds)
+    """
+
+    SHARPNESS = 1.0
+
+    def __init__(
+        self,
+        task: TrainableTask,
+        angles: Float[Tensor, "A P"],
+        seeds: Sequence[int],
+        *,
+        width: int = 64,
+        spread: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.width = width
+        super().__init__(task, angles, seeds, spread=spread, dtype=dtype, device=device)
+
+    def _initialise(self, start: Callable[..., Tensor], rows: int, coordinates: int) -> None:
+        width, task = self.width, self.task
+        shapes = ((width, coordinates), (width, coordinates), (width, width), (width, task.answers))
+        drawn = [start(task.contents + task.questions, width)]
+        drawn += [start(*shape) * width**-0.5 for shape in shapes]
+        # (S, A, ...): matrix products are batched over members.
+        self._parameters = [one[:, None].repeat(1, rows, 1, 1).requires_grad_() for one in drawn]
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return self._parameters
+
+    @property
+    def keys(self) -> Float[Tensor, "S V C A"]:  # pyright: ignore[reportIncompatibleVariableOverride] - computed here
+        embedding, _, to_key, *_ = self._parameters
+        return (embedding @ to_key).permute(0, 2, 3, 1)
+
+    @property
+    def queries(self) -> Float[Tensor, "S Q C A"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        embedding, to_query, *_ = self._parameters
+        return (embedding[:, :, self.task.contents :] @ to_query).permute(0, 2, 3, 1)
+
+    @property
+    def values(self) -> Float[Tensor, "S V answers A"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        embedding, _, _, to_value, unembedding = self._parameters
+        return (embedding @ (to_value @ unembedding)).permute(0, 2, 3, 1)
+
+    def __call__(self, tokens: Int[Tensor, "S B T"]) -> Float[Tensor, "S B answers A"]:
+        """The logits of the answers: of the attended values, and of the question in the residual stream."""
+        embedding, *_, unembedding = self._parameters
+        own = (embedding[:, :, self.task.contents :] @ unembedding).permute(0, 2, 3, 1)  # S Q answers A
+        asked = tokens[:, :, -1] - self.task.contents
+        return super().__call__(tokens) + torch.stack([of[those] for of, those in zip(own, asked, strict=True)])
+
+
 def train_ensemble(
     ensemble: Ensemble, recipe: Recipe = RECIPE, watch: Callable[[int], None] = lambda step: None
 ) -> Ensemble:
@@ -171,7 +242,7 @@ def train_ensemble(
 
     >>> heads = train_ensemble(Ensemble(Index(), angles, seeds=range(5)))           # doctest: +SKIP
     """
-    optimizer = torch.optim.Adam(ensemble.tables, lr=recipe.rate, betas=recipe.betas, fused=True)
+    optimizer = torch.optim.Adam(ensemble.parameters, lr=recipe.rate, betas=recipe.betas, fused=True)
     watch(0)
     for step, (tokens, answers) in zip(range(recipe.steps), _stream(ensemble, recipe.batch), strict=False):
         optimizer.param_groups[0]["lr"] = recipe.rate_at(step)
@@ -181,6 +252,8 @@ def train_ensemble(
         (-chosen.sum() / recipe.batch).backward()  # the sum of the losses of the members, which do not interact
         optimizer.step()
         watch(step + 1)
+    if not all(table.isfinite().all() for table in ensemble.parameters):
+        raise BadInput(f"training diverged at rate {recipe.rate:g}; try a lower one")
     return ensemble
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count, islice
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,13 +12,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import BadInput
 from .classifier import PAD, Classifier
 from .ensemble import CHUNK
 from .train import Dropout, Prompts, Recipe
 
 # Sequences in one forward pass, grouped by length: this needs less padding, and the tensors fit in the processor's
-# cache.
-PIECE = 32
+# cache. Long sequences form smaller pieces, of about PIECE_TOKENS tokens.
+PIECE, SMALLEST_PIECE, PIECE_TOKENS = 32, 8, 960
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # the state of AdamW
 TRAINING = 0.7  # share of a data set; the rest is for testing
 
 
@@ -54,6 +56,46 @@ class Step(NamedTuple):
     heads: Float[Tensor, "L H"]
 
 
+class Fit:
+    """A classifier in training. Its `state` can be saved and restored; the remaining steps are then the same."""
+
+    def __init__(self, model: Classifier, task: LabelTask, recipe: Recipe) -> None:
+        self.model, self.task, self.recipe = model, task, recipe
+        self.number = 0  # steps taken
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), lr=recipe.rate, betas=recipe.betas, weight_decay=recipe.decay, fused=True
+        )
+
+    def steps(self) -> Iterator[Step]:
+        """Take the remaining steps, one at a time."""
+        numbers = range(self.number, self.recipe.steps)
+        for step, (tokens, answers) in zip(numbers, batches(self.task, self.recipe, self.number), strict=False):
+            self.optimizer.param_groups[0]["lr"] = self.recipe.rate_at(step)
+            self.optimizer.zero_grad()
+            device = self.model.device
+            taken = learn(self.model, tokens.to(device), answers.to(device), self.recipe, step, self.optimizer)
+            self.number = step + 1
+            yield taken
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights and optimizer state after the steps taken so far."""
+        state = {"number": torch.tensor(self.number)}
+        for name, value in self.model.named_parameters():
+            state[f"weights.{name}"] = value.detach()
+            state |= {f"{moment}.{name}": self.optimizer.state[value][moment] for moment in MOMENTS if self.number}
+        return state
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from the state of an earlier fit of the same model, task and recipe."""
+        self.number = int(state["number"])
+        for name, value in self.model.named_parameters():
+            value.copy_(state[f"weights.{name}"])
+            if self.number:
+                moments = {moment: state[f"{moment}.{name}"].to(value.device) for moment in MOMENTS}
+                self.optimizer.state[value] = moments
+
+
 def fit(
     model: Classifier, task: LabelTask, recipe: Recipe, watch: Callable[[int, Step], None] = lambda number, step: None
 ) -> Classifier:
@@ -61,13 +103,10 @@ def fit(
 
     >>> model = fit(Classifier(design), Distance.small(), Recipe(steps=1500, batch=128))        # doctest: +SKIP
     """
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=recipe.rate, betas=recipe.betas, weight_decay=recipe.decay, fused=True
-    )
-    for step, (tokens, answers) in zip(range(recipe.steps), batches(task, recipe), strict=False):
-        optimizer.param_groups[0]["lr"] = recipe.rate_at(step)
-        optimizer.zero_grad()
-        watch(step, learn(model, tokens.to(model.device), answers.to(model.device), recipe, step, optimizer))
+    for number, step in enumerate(Fit(model, task, recipe).steps()):
+        watch(number, step)
+    if not all(value.isfinite().all() for value in model.parameters()):
+        raise BadInput(f"training diverged at rate {recipe.rate:g}; try a lower one")
     return model
 
 
@@ -94,9 +133,10 @@ def learn(
 
 
 def pieces(
-    tokens: Int[Tensor, "B T"], answers: Int[Tensor, " B"], whole: bool = False, size: int = PIECE
+    tokens: Int[Tensor, "B T"], answers: Int[Tensor, " B"], whole: bool = False, size: int | None = None
 ) -> Iterator[tuple[Int[Tensor, "P S"], Int[Tensor, " P"]]]:
     """Sequences sorted by length, in pieces, each trimmed to its longest sequence unless `whole`."""
+    size = size or min(PIECE, max(SMALLEST_PIECE, PIECE_TOKENS // tokens.shape[1]))
     lengths = (tokens != PAD).sum(1)
     order = lengths.argsort(stable=True)
     for rows in order.split(size):
@@ -104,19 +144,27 @@ def pieces(
         yield tokens[rows, :longest], answers[rows]
 
 
-def batches(task: LabelTask, recipe: Recipe) -> Iterator[tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]]:
-    """An endless stream of batches: fresh ones, or those of the training part of a data set, epoch after epoch."""
-    for number in count():
+def batches(task: LabelTask, recipe: Recipe, start: int = 0) -> Iterator[tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]]:
+    """An endless stream of batches, from batch `start` on: fresh ones, or those of the training part of a data set,
+    epoch after epoch."""
+    train = 0 if task.samples is None else round(TRAINING * task.samples)
+    data = None if task.samples is None else task.sample(task.samples, recipe.seed)
+    drawn_at_once = CHUNK if data is None else train // recipe.batch
+    if not drawn_at_once:
+        raise BadInput(f"batch must be at most the {train} training sequences, got {recipe.batch}")
+    first, skip = divmod(start, drawn_at_once)
+    for number in count(first):
         seed = int(np.random.SeedSequence([recipe.seed, number]).generate_state(1)[0])
-        if task.samples is None:
+        if data is None:
             drawn = task.sample(CHUNK * recipe.batch, seed)
             tokens, answers = drawn.tokens, drawn.answers
         else:
-            drawn, train = task.sample(task.samples, recipe.seed), round(TRAINING * task.samples)
             order = torch.randperm(train, generator=torch.Generator().manual_seed(seed))
-            tokens, answers = drawn.tokens[order], drawn.answers[order]
-        full = len(tokens) // recipe.batch * recipe.batch
-        yield from zip(tokens[:full].split(recipe.batch), answers[:full].split(recipe.batch), strict=True)
+            tokens, answers = data.tokens[order], data.answers[order]
+        full = drawn_at_once * recipe.batch
+        every = zip(tokens[:full].split(recipe.batch), answers[:full].split(recipe.batch), strict=True)
+        yield from islice(every, skip, None)
+        skip = 0
 
 
 def held_out(task: LabelTask, recipe: Recipe, fresh: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:

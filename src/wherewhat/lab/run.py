@@ -57,10 +57,11 @@ class Run(Result, file="run.json", kind="training run"):
 
     def save(self, folder: str | Path) -> None:
         """Copy the run, with its checkpoints and the state from which it can resume, into another folder."""
+        target = Path(folder)
         checkpoints = sorted(self.folder.glob("checkpoints/*.safetensors"))
         files = [self.folder / name for name in ("state.safetensors", *self.files())]
         for path in (*checkpoints, *files):
-            write_atomically(Path(folder) / path.relative_to(self.folder), path.read_bytes())
+            write_atomically(target / path.relative_to(self.folder), path.read_bytes())
 
     @classmethod
     def read_about(cls, folder: str | Path) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,14 +16,19 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from ..errors import BadInput
-from ..files import read_tensors, write_atomically, write_table
-from ..results import Progress, Say, ignore_progress, ignore_sentence
-from .checkpoint import checkpoint_path
+from ..errors import BadInput, Damaged
+from ..files import read_tensors, sealed_tensors, set_aside, write_atomically, write_sealed_table
+from ..remote import clear_unfinished
+from ..results import Progress, Say, check_seed, ignore_progress, ignore_sentence
+from .checkpoint import checkpoint_path, read_run, run_digest, steps_of, weights_about
+from .half import float16_products
 from .transformer import Shape, Transformer
+
+# Far beyond what a machine can do; larger numbers are mistakes, refused before any work.
+MOST_STEPS, MOST_BATCH, MOST_THREADS = 10**8, 2**16, 1024
+LARGEST_BATCH = 2**13  # sequences per step of the Transformer: about 20 GB of memory
 
 
 @runtime_checkable
@@ -45,6 +50,9 @@ class Examples(Prompts, Protocol):
     def hops(self) -> Int[Tensor, " B"]: ...
 
 
+LATER_DEFAULTS = (("data_seed", None), ("half", False))
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained; the defaults are those of the multi-hop tasks.
@@ -64,17 +72,31 @@ class Recipe:
     dropout: float = 0.1
     embedding_dropout: float | None = None  # None: same as `dropout`
     seed: int = 0
+    data_seed: int | None = None  # of the order of the examples; None: same as `seed`
+    half: bool = False  # mixed precision: matrix products in float16
 
     def __post_init__(self) -> None:
         if self.schedule not in ("linear", "cosine"):
             raise BadInput(f"schedule is linear or cosine, got {self.schedule}")
-        if not self.rate > 0 or self.steps < 1 or self.batch < 1:
+        if not 0 < self.rate < math.inf or self.steps < 1 or self.batch < 1:
             raise BadInput(f"rate, steps and batch must be positive, got {self.rate}, {self.steps}, {self.batch}")
-        if self.warmup < 0 or self.seed < 0:
-            raise BadInput(f"warmup and seed must not be negative, got {self.warmup}, {self.seed}")
+        if self.warmup < 0:
+            raise BadInput(f"warmup must not be negative, got {self.warmup}")
+        check_seed(self.seed)
+        check_seed(self.data_seed or 0)
+        if self.steps > MOST_STEPS or self.batch > MOST_BATCH:
+            raise BadInput(f"at most {MOST_STEPS:,} steps of {MOST_BATCH:,}, got {self.steps} and {self.batch}")
         for dropout in (self.dropout, self.embedding_dropout or 0.0):
             if not 0 <= dropout < 1:
                 raise BadInput(f"dropout must be at least 0 and below 1, got {dropout}")
+
+    @property
+    def order_seed(self) -> int:
+        return self.seed if self.data_seed is None else self.data_seed
+
+    def settings(self) -> dict[str, Any]:
+        """All fields; those that older runs do not have are left out where they change nothing."""
+        return {name: value for name, value in asdict(self).items() if (name, value) not in LATER_DEFAULTS}
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step: linear warm-up, then linear or cosine decay to 0."""
@@ -103,8 +125,8 @@ def train_model(
 
     >>> train_model(Shape(137), sequences, validation, Recipe(steps=100), "runs/number")     # doctest: +SKIP
     """
-    if recipe.batch > len(examples.tokens):
-        raise BadInput(f"batch must be at most the {len(examples.tokens)} training sequences, got {recipe.batch}")
+    if recipe.batch > min(len(examples.tokens), LARGEST_BATCH):
+        raise BadInput(f"batch must be at most {min(len(examples.tokens), LARGEST_BATCH)}, got {recipe.batch}")
     run = Trainer(Transformer(shape, recipe.seed), recipe, Path(folder))
     run.open(asdict(shape), about or {})
     if run.step:
@@ -117,8 +139,10 @@ def train_model(
         if run.step == recipe.steps:
             return run.model
         epoch, at = divmod(run.step, steps_per_epoch)
-        rows = _order(len(examples.tokens), recipe.seed, epoch)[at * recipe.batch : (at + 1) * recipe.batch]
+        rows = _order(len(examples.tokens), recipe.order_seed, epoch)[at * recipe.batch : (at + 1) * recipe.batch]
         loss = run.learn(examples.tokens[rows], examples.answers[rows])
+        if not math.isfinite(loss):
+            raise BadInput(f"{folder}: training diverged, the loss of step {run.step} is {loss}; try a lower rate")
         progress(f"loss {loss:.3f}, accuracy {run.accuracy:.1%}", run.step, recipe.steps)
 
 
@@ -151,21 +175,26 @@ class Trainer:
         drop = Dropout(recipe.dropout, recipe.seed, self.step)
         of_embedding = recipe.embedding_dropout
         drop_embedding = None if of_embedding is None else Dropout(of_embedding, recipe.seed, self.step)
-        logits = self.model(tokens, last=True, drop=drop, drop_embedding=drop_embedding)[:, 0]
+        with float16_products() if recipe.half else nullcontext():
+            logits = self.model(tokens, last=True, drop=drop, drop_embedding=drop_embedding)[:, 0]
         loss = F.cross_entropy(logits, answers)
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
-        self.optimizer.step()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+        if norm.isfinite():  # a step whose scaled gradients overflow float16 is skipped, as a loss scaler does
+            self.optimizer.step()
         self.losses[self.step] = loss.detach()
         self.step += 1
         return float(loss.detach())
 
     def keep(self, validation: Examples) -> None:
         """Save a checkpoint, then the state from which the run can resume."""
+        if not (self.folder / "run.json").exists():
+            raise BadInput(f"{self.folder}: was removed during training")
         self.validated[self.step] = accuracy_by_hops(self.model, validation)
         weights = {name: value.detach() for name, value in self.parameters.items()}
-        write_atomically(checkpoint_path(self.folder, self.step), save(weights, {"step": str(self.step)}))
+        about = weights_about(self.about, self.step)
+        write_atomically(checkpoint_path(self.folder, self.step), sealed_tensors(weights, about))
         rows = [
             {"step": step, "hops": hops, "accuracy": accuracy}
             for step, by_hops in self.validated.items()
@@ -175,7 +204,7 @@ class Trainer:
         rates = [self.recipe.rate_at(step) for step in steps]
         losses = {"step": steps, "loss": self.losses[: self.step].numpy(), "rate": rates}
         for name, table in {"accuracy": pd.DataFrame(rows), "loss": pd.DataFrame(losses)}.items():
-            write_table(self.folder / f"{name}.parquet", table)
+            write_sealed_table(self.folder / f"{name}.parquet", table)
         moments = {
             f"{moment}.{name}": self.optimizer.state[value][moment]
             for name, value in self.parameters.items()
@@ -187,24 +216,28 @@ class Trainer:
             | {"step": torch.tensor(self.step), "losses": self.losses}
             | {f"validated.{step}": torch.tensor(by_hops) for step, by_hops in self.validated.items()}
         )
-        write_atomically(self.folder / "state.safetensors", save(state))
+        write_atomically(self.folder / "state.safetensors", sealed_tensors(state, run_digest(self.about)))
 
     def open(self, shape: dict[str, Any], about: dict[str, Any]) -> None:
-        """Start in an empty folder, or resume the same run."""
-        described = json.dumps({"shape": shape, "recipe": asdict(self.recipe)} | about, indent=1) + "\n"
+        """Start in an empty folder, or resume the same run. Damaged files are set aside; the run then starts again."""
+        described = {"shape": shape, "recipe": self.recipe.settings()} | about
+        self.about = json.loads(json.dumps(described))  # tuples become lists, as on disk
         path = self.folder / "run.json"
-        if path.exists() and path.read_text() != described:
-            raise BadInput(f"{self.folder}: holds a run with other settings; choose another folder")
-        write_atomically(path, described)
-        if not (self.folder / "state.safetensors").exists():
+        try:
+            if path.exists() and read_run(self.folder) != self.about:
+                raise BadInput(f"{self.folder}: holds a run with other settings; choose another folder")
+        except Damaged as error:
+            set_aside(path, error)
+        clear_unfinished(self.folder)
+        clear_unfinished(self.folder / "checkpoints")
+        sealed = self.about | {"sha256": run_digest(self.about)}
+        write_atomically(path, json.dumps(sealed, indent=1) + "\n")
+        state = self._state()
+        if state is None:
             return
-        state = read_tensors(self.folder / "state.safetensors")
         self.step, self.losses = int(state["step"]), state["losses"]
-        self.validated = {
-            int(name.partition(".")[2]): value.tolist()
-            for name, value in state.items()
-            if name.startswith("validated.")
-        }
+        validated = {name: value.tolist() for name, value in state.items() if name.startswith("validated.")}
+        self.validated = dict(sorted((int(name.partition(".")[2]), by_hops) for name, by_hops in validated.items()))
         with torch.no_grad():
             for name, value in self.parameters.items():
                 value.copy_(state[name])
@@ -212,6 +245,26 @@ class Trainer:
                     self.optimizer.state[value] = {
                         moment: state[f"{moment}.{name}"] for moment in ("step", "exp_avg", "exp_avg_sq")
                     }
+
+    def _state(self) -> dict[str, Tensor] | None:
+        """The state from which to resume; None if there is none, or a file of the run is damaged."""
+        path = self.folder / "state.safetensors"
+        if not path.exists():
+            return None
+        holds = True
+        for step in steps_of(self.folder):
+            checkpoint = checkpoint_path(self.folder, step)
+            holds &= _read_or_set_aside(checkpoint, weights_about(self.about, step)) is not None
+        state = _read_or_set_aside(path, run_digest(self.about))
+        return state if holds else None
+
+
+def _read_or_set_aside(path: Path, about: str) -> dict[str, Tensor] | None:
+    try:
+        return read_tensors(path, about, unsealed=True)
+    except Damaged as error:
+        set_aside(path, error)
+        return None
 
 
 class Dropout:
@@ -243,8 +296,8 @@ def accuracy_by_hops(model: Transformer, examples: Examples, batch: int = 400) -
 @contextmanager
 def processor_threads(number: int | None) -> Iterator[None]:
     """Within this context torch uses this many processor threads; None changes nothing."""
-    if number is not None and number < 1:
-        raise BadInput(f"threads must be at least 1, got {number}")
+    if number is not None and not 1 <= number <= MOST_THREADS:
+        raise BadInput(f"threads must be 1 to {MOST_THREADS}, got {number}")
     before = torch.get_num_threads()
     torch.set_num_threads(before if number is None else number)
     try:

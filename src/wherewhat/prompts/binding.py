@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ..errors import BadInput
-from .prompt import Prompt, answer_token, equal_blocks, in_chat, token_spans, token_texts, tokenize
+from .chat import in_chat
+from .prompt import Prompt, answer_token, equal_blocks, joined, token_spans, token_texts, tokenize
 
 NAMES = files("wherewhat.prompts").joinpath("names.txt").read_text(encoding="utf-8").split()
 MOST_PAIRS = 512
@@ -117,18 +119,20 @@ def binding(
     kind: str = "color",
     chat: bool = False,
     template: str = "plain",
+    group: int = 1,
 ) -> list[Prompt]:
     """Prompts of `pairs` statements, a question about one of them, and the beginning of its answer.
 
     Names and words are chosen such that statements have the same number of tokens with this tokenizer, and such that
     the first token of a word identifies it. If there are not enough such names, others fill up the prompt but are not
-    swapped. The position of the statement in question is spread evenly over the samples.
+    swapped. The position of the statement in question is spread evenly over the samples. Every `group` neighbouring
+    statements form one block.
 
     >>> prompt = binding(tokenizer, pairs=16, samples=1)[0]            # doctest: +SKIP
     >>> prompt.text                                                    # doctest: +SKIP
     'Here is a list of what people like. Alice likes red. ... What color does Alice like? Alice likes'
     """
-    check_binding(pairs, samples, kind, template)
+    check_binding(pairs, samples, kind, template, group)
     names, words = _names_alike(tokenizer, pairs), _words_apart(tokenizer, KINDS[kind].words)
     draw = random.Random(seed)
     first = draw.random()
@@ -137,11 +141,11 @@ def binding(
         people = draw.sample(names, pairs)
         given = list(zip(people, (draw.choice(words) for _ in people), strict=True))
         asked = int((first + sample / samples) % 1 * pairs)
-        prompts.append(_binding_prompt(tokenizer, KINDS[kind], TEMPLATES[template], given, asked, chat))
+        prompts.append(_binding_prompt(tokenizer, KINDS[kind], TEMPLATES[template], given, asked, chat, group))
     return prompts
 
 
-def check_binding(pairs: int, samples: int, kind: str, template: str) -> None:
+def check_binding(pairs: int, samples: int, kind: str, template: str, group: int = 1) -> None:
     """Refuse settings that no tokenizer could make a prompt of."""
     if kind not in KINDS:
         raise BadInput(f"no attribute kind {kind!r}; available: {', '.join(KINDS)}")
@@ -151,10 +155,14 @@ def check_binding(pairs: int, samples: int, kind: str, template: str) -> None:
         raise BadInput(f"pairs must be 2 to {MOST_PAIRS}, got {pairs}")
     if samples < 1:
         raise BadInput(f"samples must be at least 1, got {samples}")
+    if not 1 <= group <= pairs // 2:
+        raise BadInput(
+            f"group must be 1 to {pairs // 2} statements per block, so that {pairs} pairs give two, got {group}"
+        )
 
 
 def _binding_prompt(
-    tokenizer: Any, kind: Kind, template: Template, given: Sequence[tuple[str, str]], asked: int, chat: bool
+    tokenizer: Any, kind: Kind, template: Template, given: Sequence[tuple[str, str]], asked: int, chat: bool, group: int
 ) -> Prompt:
     def fill(part: str, name: str = "", word: str = "") -> str:
         asks = kind.asks.format(name=name)
@@ -174,20 +182,29 @@ def _binding_prompt(
     ends = [at, *(at + length for length in accumulate(map(len, statements)))]
     ids, tokens = tokenize(tokenizer, text, special=not chat)
     spans = token_spans(list(pairwise(ends)), tokens)
-    kept = equal_blocks(spans)
-    if kept and asked not in kept:  # the question must be about a block: take the nearest one
-        nearest = min(kept, key=lambda index: abs(index - asked))
-        return _binding_prompt(tokenizer, kind, template, given, nearest, chat)
+    blocks = joined([spans[index] for index in equal_blocks(spans)], group)
+    numbers = [bisect([first for first, _ in blocks], start) - 1 for start, _ in spans]
+    block_of = {
+        index: number
+        for index, (number, (start, stop)) in enumerate(zip(numbers, spans, strict=True))
+        if number >= 0 and start < stop <= blocks[number][1]
+    }
+    if block_of and asked not in block_of:  # the question must be about a block: take the nearest one
+        nearest = min(block_of, key=lambda index: abs(index - asked))
+        return _binding_prompt(tokenizer, kind, template, given, nearest, chat, group)
+    labels = ["" for _ in blocks]
+    for index, number in block_of.items():
+        labels[number] += statements[index]
     ids, answer = answer_token(tokenizer, ids, text, f" {word}", special=not chat)
     return Prompt(
         ids=tuple(ids),
-        blocks=tuple(spans[index] for index in kept),
+        blocks=tuple(blocks),
         text=text,
         answer=answer,
-        target=kept.index(asked) if asked in kept else None,
-        skipped=len(statements) - len(kept),
+        target=block_of.get(asked),
+        skipped=len(statements) - len(block_of),
         choices=len({liked for _, liked in given}),
-        labels=tuple(statements[index].strip() for index in kept),
+        labels=tuple(label.strip() for label in labels),
         tokens=token_texts(tokenizer, ids, text, tokens),
         says=word,
     )

@@ -45,13 +45,18 @@ WORDINGS = {
 
 @dataclass(frozen=True)
 class Question:
-    """A sequence of `window` symbols and a query, with its only right answer."""
+    """A sequence of `window` symbols and a query, with its only right answer.
+
+    A chat has one turn per example, which keeps small models to the form of the answer, or, as published, everything
+    in `one_message`.
+    """
 
     task: str
     window: int
     seed: int
     sequence: str
     answer: str
+    one_message: bool = False
 
     @property
     def prompt(self) -> str:
@@ -62,7 +67,9 @@ class Question:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The same as a chat with one turn per example, which keeps small models to the form of the answer."""
+        """The same as a chat."""
+        if self.one_message:
+            return [{"role": "user", "content": self.prompt}]
         instruction, examples, _ = WORDINGS[self.task]
         turns = [text for sequence, answer in examples for text in (f"Sequence: {sequence}", answer)]
         turns = [f"{instruction}\n\n{turns[0]}", *turns[1:], f"Sequence: {self.sequence}"]
@@ -70,7 +77,7 @@ class Question:
         return [{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)]
 
 
-def one_hop(task: str, window: int, count: int, seed: int = 0) -> list[Question]:
+def one_hop(task: str, window: int, count: int, seed: int = 0, one_message: bool = False) -> list[Question]:
     """`count` questions about windows of this size, with answers spread evenly over the window.
 
     number: random letters, then how many positions to the left the answer is. letter: (letter, digit) tokens, then a
@@ -98,7 +105,7 @@ def one_hop(task: str, window: int, count: int, seed: int = 0) -> list[Question]
         symbols = np.char.add(LETTERS[letters[:, :-1]], DIGITS[draw.integers(9, size=(count, window))])
     sequences = (" ".join([*row, query]) for row, query in zip(symbols, queries, strict=True))
     answers = symbols[rows, places].tolist()
-    return [Question(task, window, seed, *pair) for pair in zip(sequences, answers, strict=True)]
+    return [Question(task, window, seed, *pair, one_message) for pair in zip(sequences, answers, strict=True)]
 
 
 def read_answer(task: str, text: str) -> str | None:

@@ -38,6 +38,13 @@ class Prompt:
     def query(self) -> int:
         return len(self.ids) - 1
 
+    @property
+    def answer_at(self) -> int | None:
+        """The position of the answer inside the block that contains it."""
+        if self.target is None or self.answer is None:
+            return None
+        return next((at for at in range(*self.blocks[self.target]) if self.ids[at] == self.answer), None)
+
 
 def tokenize(tokenizer: Any, text: str, special: bool = True) -> tuple[list[int], list[Span]]:
     """Token ids and the span of characters of each; BOS comes first if the tokenizer has one."""
@@ -54,23 +61,20 @@ def tokenize(tokenizer: Any, text: str, special: bool = True) -> tuple[list[int]
     return ids, spans
 
 
-def in_chat(tokenizer: Any, messages: list[dict[str, str]], **options: Any) -> str:
-    """Messages in the model's chat template, up to the start of its reply; `options` go to the template."""
-    if not getattr(tokenizer, "chat_template", None):
-        raise BadInput("the tokenizer has no chat template")
-    try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
-    except Exception as error:  # a template is a program and may raise anything
-        raise BadInput(f"the chat template cannot be used ({str(error).strip() or type(error).__name__})") from error
-
-
 def token_texts(tokenizer: Any, ids: Sequence[int], text: str, spans: Sequence[Span]) -> tuple[str, ...]:
     """The text of every token with the spaces before it; special tokens, which have no text, by their name."""
     texts, before = [], 0
     for token, (start, stop) in zip(ids, spans, strict=False):
         texts.append(text[before:stop] if start < stop else str(tokenizer.convert_ids_to_tokens(token)))
         before = max(before, stop)
-    return (*texts, *(tokenizer.decode([token]) for token in ids[len(spans) :]))
+    return (*texts, *(_decoded(tokenizer, token) for token in ids[len(spans) :]))
+
+
+def _decoded(tokenizer: Any, token: int) -> str:
+    """The text of a token; tokenizers that mark the space before a word with ▁ drop it from a single token."""
+    text = tokenizer.decode([token])
+    marked = str(tokenizer.convert_ids_to_tokens(token)).startswith("▁")
+    return f" {text}" if marked and not text.startswith(" ") else text
 
 
 def answer_token(
@@ -116,3 +120,19 @@ def equal_blocks(spans: Sequence[Span]) -> list[int]:
         return []
     width, _ = lengths.most_common(1)[0]
     return [index for index, (start, stop) in enumerate(spans) if stop - start == width]
+
+
+def joined(blocks: Sequence[Span], number: int) -> list[Span]:
+    """Every `number` adjacent blocks joined into one, from the first on.
+
+    >>> joined([(1, 3), (3, 5), (6, 8), (8, 10)], 2)
+    [(1, 5), (6, 10)]
+    """
+    spans: list[Span] = []
+    run: list[Span] = []
+    for block in blocks:
+        run = [*run, block] if run and run[-1][1] == block[0] else [block]
+        if len(run) == number:
+            spans.append((run[0][0], block[1]))
+            run = []
+    return spans

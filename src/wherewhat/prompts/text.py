@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
+from ..files import parse_json
 from .prompt import Prompt, Span, answer_token, equal_blocks, token_spans, token_texts, tokenize
+
+LARGEST_FILE = 64 * 2**20  # bytes of a file of prompts or text
+LONGEST_LINE = 10**6  # characters of a prompt
 
 
 def repeats(tokenizer: Any, tokens: int = 64, samples: int = 8, seed: int = 0) -> list[Prompt]:
@@ -46,7 +50,10 @@ def plain_text(tokenizer: Any, text: str, width: int = 8, tokens: int = 256, sam
     step = tokens - len(opening)
     count = min(samples, (len(ids) - 1) // step)
     if step < 3 * width + 1 or count < 1:
-        raise BadInput(f"{len(ids)} tokens of text are too few for prompts of {tokens} tokens with blocks of {width}")
+        shorter = f"; shorter prompts need --stretch, at most {len(ids) - 1}" if len(ids) > 3 * width + 2 else ""
+        raise BadInput(
+            f"{len(ids)} tokens of text are too few for prompts of {tokens} tokens with blocks of {width}{shorter}"
+        )
     prompts = []
     for sample in range(count):
         piece = ids[sample * step : (sample + 1) * step]
@@ -63,7 +70,8 @@ def own_prompts(tokenizer: Any, path: str | Path) -> list[Prompt]:
     """Prompts from a .jsonl file, one JSON object per line.
 
     `{"text": "...", "blocks": [[start, stop], ...], "answer": " red"}` with spans of characters, or
-    `{"ids": [...], "blocks": [[start, stop], ...], "answer": 123}` with spans of tokens; `answer` is optional.
+    `{"ids": [...], "blocks": [[start, stop], ...], "answer": 123}` with spans of tokens; `answer` is optional. If a
+    single block contains the token of the answer, that block is the one in question.
     """
     lines = read_text(path).split("\n")
     prompts = list(_parse(tokenizer, path, ((number, line) for number, line in enumerate(lines, 1) if line.strip())))
@@ -72,8 +80,16 @@ def own_prompts(tokenizer: Any, path: str | Path) -> list[Prompt]:
     return prompts
 
 
+def included_story() -> str:
+    """The story that comes with the package: prose for the task "prose" and for losses on text."""
+    return files("wherewhat.prompts").joinpath("ferry.txt").read_text(encoding="utf-8")
+
+
 def read_text(path: str | Path) -> str:
     try:
+        size = Path(path).stat().st_size
+        if size > LARGEST_FILE:
+            raise BadInput(f"{path}: has {size / 2**20:.0f} MB; at most {LARGEST_FILE // 2**20} MB are read")
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise BadInput(f"{path}: no such file") from error
@@ -84,22 +100,30 @@ def read_text(path: str | Path) -> str:
 def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -> Iterable[Prompt]:
     for number, line in lines:
         try:
-            given = json.loads(line)
-            spans = [(int(start), int(stop)) for start, stop in given["blocks"]]
+            if len(line) > LONGEST_LINE:
+                raise BadInput(f"the line has {len(line):,} characters; at most {LONGEST_LINE:,} are read")
+            given = parse_json(line)
+            if not isinstance(given, dict) or not {"blocks"} <= given.keys() or ("ids" in given) == ("text" in given):
+                raise BadInput('expected an object with "blocks" and either "text" or "ids"')
+            if unknown := sorted(given.keys() - {"text", "ids", "blocks", "answer"}):
+                raise BadInput(f"unknown key {unknown[0]!r}; known keys are text, ids, blocks, answer")
+            spans = [(_whole(start, "blocks"), _whole(stop, "blocks")) for start, stop in given["blocks"]]
             answer = given.get("answer")
             tokens, says = [], answer
             if "ids" in given:
-                ids = [int(token) for token in given["ids"]]
+                ids = [_whole(token, "ids") for token in given["ids"]]
                 check_spans(spans, len(ids), "tokens")
-                text, answer = tokenizer.decode(ids), None if answer is None else int(answer)
+                text, answer = tokenizer.decode(ids), None if answer is None else _whole(answer, "answer")
                 says = "" if answer is None else tokenizer.decode([answer])
             else:
-                text = str(given["text"])
+                text = given["text"]
+                if not isinstance(text, str) or not isinstance(answer, str | None):
+                    raise BadInput("text and answer must be text")
                 check_spans(spans, len(text), "characters")
                 ids, tokens = tokenize(tokenizer, text)
                 spans = token_spans(spans, tokens)
                 if answer is not None:
-                    ids, answer = answer_token(tokenizer, ids, text, str(answer))
+                    ids, answer = answer_token(tokenizer, ids, text, answer)
         except BadInput as error:
             raise BadInput(f"{path}, line {number}: {error}") from error
         except (ValueError, TypeError, KeyError, OverflowError) as error:
@@ -109,7 +133,15 @@ def _parse(tokenizer: Any, path: str | Path, lines: Iterable[tuple[int, str]]) -
             raise BadInput(f"{path}, line {number}: {len(blocks)} blocks of equal length; at least two are needed")
         skipped, labels = len(spans) - len(blocks), _decoded(tokenizer, ids, blocks)
         display = {"tokens": token_texts(tokenizer, ids, text, tokens), "says": str(says or "")}
-        yield Prompt(tuple(ids), blocks, text, answer, skipped=skipped, labels=labels, **display)
+        holding = [at for at, (start, stop) in enumerate(blocks) if answer is not None and answer in ids[start:stop]]
+        target = holding[0] if len(holding) == 1 else None
+        yield Prompt(tuple(ids), blocks, text, answer, target, skipped=skipped, labels=labels, **display)
+
+
+def _whole(value: object, what: str) -> int:
+    if type(value) is not int or not -(2**31) < value < 2**31:
+        raise BadInput(f"{what} must hold whole numbers, got {value!r:.50}")
+    return value
 
 
 def check_spans(spans: Sequence[Span], length: int, what: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from threading import RLock
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import RLock, get_ident
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -13,10 +14,12 @@ from transformers import Cache, PreTrainedModel
 
 from ..core.trace import Trace
 from ..errors import BadInput, NotMeasurable
+from .check_prompt import angles_depend_on_length
 from .confirm import probing
-from .hook import Recorder, last_logits_only, recording
+from .hook import Recorder, last_logits_only, layer_lists, recording
 from .offload import entry_device
 from .self_check import certify
+from .unwrap import as_written, describe, unwrap
 
 Inputs = Int[Tensor, "B T"] | str | Sequence[str] | Mapping[str, Any]
 # A capture changes the model while it runs (for Falcon, even torch's attention function): never two at once.
@@ -33,7 +36,7 @@ class Traceable(Protocol):
 
 
 def capture(
-    model: PreTrainedModel | Traceable,
+    model: PreTrainedModel | Traceable | Any,
     input_ids: Inputs,
     queries: Sequence[int] = (-1,),
     *,
@@ -51,7 +54,10 @@ def capture(
     `queries` are the token positions to look from, by default the last; `trace.at(position)` chooses among several.
     The model is checked once (`check=True`: again) and refused with a reason if it cannot be measured correctly.
     Level "prompt" also takes models that add positions to their embeddings. `past` holds the keys and values of the
-    first tokens of the prompts; these tokens are not run again, and the others are added to it.
+    first tokens of the prompts; these tokens are not run again, and the others are added to it. While a model is being
+    captured, other threads cannot run it.
+
+    Wrappers are opened: PEFT with its adapters in force, nnsight, torch.compile, DataParallel.
 
     >>> trace = ww.capture(model, tokenizer(text, return_tensors="pt"))                # doctest: +SKIP
     >>> trace = ww.capture(model, "Alice likes", tokenizer=tokenizer)                  # doctest: +SKIP
@@ -59,6 +65,7 @@ def capture(
     """
     if level not in ("keys", "prompt"):
         raise BadInput(f'level is "keys" or "prompt", got {level!r}')
+    model = unwrap(model)
     check_model(model)
     ids = token_ids(input_ids, tokenizer, entry_device(model))
     check_input(model, ids)
@@ -77,14 +84,34 @@ def capture(
     known = 0 if past is None else past.get_seq_length()
     if min(positions) < known:
         raise BadInput(f"query {min(positions)} is among the {known} tokens of the past, which are not run again")
-    with _one_at_a_time:
+    if past is not None:
+        check_past(model, past, level)
+    with _one_at_a_time, alone(model), as_written(model):
         try:
             return _capture(model, ids, positions, level, check, past)
         except (IndexError, RuntimeError) as error:
+            if known and not isinstance(error, NotMeasurable):
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                raise BadInput(f"the model cannot continue from this cache of {known} tokens ({reason})") from error
             context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
             if isinstance(error, NotMeasurable) or context is None or tokens <= context:
                 raise
             raise BadInput(f"the prompt has {tokens} tokens, the model takes {context}") from error
+
+
+@contextmanager
+def alone(model: nn.Module) -> Iterator[None]:
+    """Refuse calls of the model, or of its layers, by other threads: they would run into the hooks of a capture."""
+    owner = get_ident()
+
+    def enter(*_: object) -> None:
+        if get_ident() != owner:
+            raise BadInput("another thread is capturing this model: wait until it is done, or give each thread a copy")
+
+    with ExitStack() as stack:
+        for module in (model, *(layer for layers in layer_lists(model) for layer in layers)):
+            stack.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
+        yield
 
 
 def token_ids(inputs: Inputs, tokenizer: Any, device: torch.device) -> Tensor:
@@ -99,7 +126,7 @@ def token_ids(inputs: Inputs, tokenizer: Any, device: torch.device) -> Tensor:
     ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
     if ids is None:
         raise BadInput(f"the output of a tokenizer holds input_ids, got {', '.join(map(str, inputs)) or 'nothing'}")
-    if mask is not None and not all(torch.as_tensor(row).all() for row in mask):
+    if mask is not None and not all(torch.as_tensor(row, device="cpu").all() for row in mask):
         raise BadInput("the prompts are padded (attention_mask has zeros): give prompts of equal length in tokens")
     if isinstance(ids, Tensor):
         return ids
@@ -151,10 +178,24 @@ def _capture(
     )
 
 
+def check_past(model: PreTrainedModel, past: Cache, level: str) -> None:
+    """Refuse a cache whose keys are not those of the whole prompt."""
+    if any(getattr(layer, "is_sliding", False) for layer in past.layers):
+        raise BadInput(
+            "this cache drops the keys outside a sliding window; DynamicCache() without a configuration keeps them all"
+        )
+    if level == "keys" and angles_depend_on_length(model):
+        raise NotMeasurable(
+            f"{model.config.model_type}: its angles depend on the length of the prompt, and a cache keeps those of "
+            "a shorter one: capture the whole prompt, without past"
+        )
+
+
 def check_model(model: object) -> None:
-    """Refuse anything that is not a model."""
-    if not isinstance(model, (PreTrainedModel, Traceable)):
-        raise BadInput(f"expected a Hugging Face causal language model, got {type(model).__name__}")
+    """Refuse anything that is not a model, such as an unknown wrapper whose `trace` means something else."""
+    if isinstance(model, PreTrainedModel) or (isinstance(model, nn.Module) and isinstance(model, Traceable)):
+        return
+    raise BadInput(describe(model))
 
 
 def check_input(model: PreTrainedModel | Traceable, input_ids: Tensor) -> None:

@@ -51,10 +51,13 @@ def make_prompt(model: PreTrainedModel, length: int) -> CheckPrompt:
     """A fixed sequence of random tokens; the lowest ids are avoided, since they are often padding and the like."""
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
     tokens = min(TOKENS, (stated_context(model) or TOKENS + 1) - 1)  # one position is left for a shift
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(min(10, vocabulary // 2), vocabulary, (1, tokens + 1), generator=generator)
+    scaled = angles_depend_on_length(model)
+    if scaled:  # not longer than the user's prompt: models with dynamic scaling return to their first angles for that
+        tokens = min(tokens, max(length - 1, 3))
+    generator = torch.Generator("cpu").manual_seed(0)
+    ids = torch.randint(min(10, vocabulary // 2), vocabulary, (1, tokens + 1), generator=generator, device="cpu")
     ids = ids.to(entry_device(model))
-    if not angles_depend_on_length(model):
+    if not scaled:
         return CheckPrompt(ids[:, :tokens], None, tokens)
     places = torch.arange(tokens + 1, device=ids.device)
     places[-1] = max(length - 1, tokens)

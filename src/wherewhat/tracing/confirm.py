@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 
 from .certificate import Certificate, Position
 from .hook import KeysReached, Record, Recorder, gates
+from .offload import kept_on
 
 # Tolerated differences of keys, relative to the largest.
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
@@ -79,7 +80,7 @@ class Probe:
             )
             contents = rotation.rotate(captured, places, back=True)
             off = (rotation.rotate(contents.roll(1, dims=-2), places) - moved).abs().flatten(1).amax(1)
-            found |= dict(zip(calls, (off / captured.abs().flatten(1).amax(1)).tolist(), strict=True))
+            found |= dict(zip(calls, (off / captured.abs().flatten(1).amax(1).clamp(min=1e-30)).tolist(), strict=True))
         return found
 
 
@@ -108,7 +109,8 @@ def probing(model: PreTrainedModel, modules: Iterable[nn.Module], recorder: Reco
             states = [part("hidden_states", first) for first in args[:1]]
             module.forward(*states, *args[1:], **{name: part(name, value) for name, value in kwargs.items()})
         except KeysReached as reached:
-            probe.keys[len(recorder.records)] = reached.keys[:, :, -len(rows) :]  # without those of a cache
+            # The last keys: those of a cache come first.
+            probe.keys[len(recorder.records)] = reached.keys[:, :, -len(rows) :].to(kept_on(reached.keys.device))
         except Exception:  # a module's own code may reject such a call in any way
             pass
         finally:

@@ -76,7 +76,7 @@ def declared(config: PretrainedConfig, layer: int, length: int, stated: Mapping[
     angles = unscaled = key_scale = None
     words, original = "", 0
     if rope is None:
-        angles, words = torch.empty(0), "no rotation"
+        angles, words = torch.empty(0, device="cpu"), "no rotation"
     elif rope:
         if rope.get("partial_rotary_factor") is None and (dims := getattr(config, "rotary_dim", None)):
             size, rope = dims, rope | {"partial_rotary_factor": 1.0}
@@ -151,7 +151,7 @@ def declared_angles(
     kind, part = rope["rope_type"], rope.get("partial_rotary_factor") or 1.0
     if kind == "default":
         dims = int(size * part)
-        return rope["rope_theta"] ** -(torch.arange(0, dims, 2).float() / dims), 1.0
+        return rope["rope_theta"] ** -(torch.arange(0, dims, 2, device="cpu").float() / dims), 1.0
     if kind not in ROPE_INIT_FUNCTIONS:
         return None, None
     context = getattr(config, "max_position_embeddings", None) or length

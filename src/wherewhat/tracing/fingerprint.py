@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .offload import fetched
+from .unwrap import adapters_in_force
 
 # Settings that describe where a model came from, not what it computes.
 ORIGIN = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
@@ -27,6 +28,7 @@ def model_hash(model: PreTrainedModel) -> str:
         digest.update(name.encode() + _bytes(fetched(model, name, value)).tobytes())
     stated = {name: value for name, value in model.config.to_dict().items() if name not in ORIGIN}
     digest.update(json.dumps(stated, sort_keys=True, default=str).encode())
+    digest.update(adapters_in_force(model).encode())
     return digest.hexdigest()
 
 

@@ -21,6 +21,7 @@ from ..lab.transformer import Attend, Drop, Transformer
 from .hook import as_gated, gating, last_logits_only, quiet_evaluation
 from .interventions import Change, Intervention, Site
 from .self_check import TOKENS, angles_depend_on_length, confirmed
+from .unwrap import as_written, describe, uncompiled, unwrap
 
 # Layer, head, and frequency ID or band; None, or a missing part at the end, stands for all.
 HeadSpec = Sequence[int | str | None]
@@ -38,7 +39,7 @@ class Plan(Protocol):
 
 @contextmanager
 def gate(
-    model: PreTrainedModel | Transformer,
+    model: PreTrainedModel | Transformer | Any,
     plan: Plan | None = None,
     *,
     keep: Iterable[HeadSpec] = (),
@@ -64,8 +65,9 @@ def gate(
     >>> with ww.gate(model, freeze=[(None, None, "slowest half")]):  # p-RoPE            # doctest: +SKIP
     ...     model.generate(input_ids)
     """
+    model = unwrap(model)
     if not isinstance(model, (PreTrainedModel, Transformer)):
-        raise BadInput(f"expected a Hugging Face causal language model, got {type(model).__name__}")
+        raise BadInput(describe(model))
     keeper = _keepers.get(model) or Gatekeeper(model)
     freeze = [*freeze, *(() if plan is None else plan.frozen_in(model))]
     changes = keeper.changes(*(list(some) for some in (keep, drop, freeze, ablate)))
@@ -76,11 +78,12 @@ def gate(
         yield
 
 
-def mean_outputs(model: PreTrainedModel | Transformer, prompts: Int[Tensor, "B T"]) -> list[Float[Tensor, "H E"]]:
+def mean_outputs(model: PreTrainedModel | Transformer | Any, prompts: Int[Tensor, "B T"]) -> list[Float[Tensor, "H E"]]:
     """The mean output of the heads of every layer over these prompts, for use in several gates.
 
     >>> with ww.gate(model, ablate=[(3, 1)], mean_of=mean_outputs(model, prompts)): ...       # doctest: +SKIP
     """
+    model = unwrap(model)
     return (_keepers.get(model) or Gatekeeper(model)).means(prompts)
 
 
@@ -101,7 +104,7 @@ class Gatekeeper:
                 Site(number, model.shape.heads, model.rotation(number)) for number in range(len(model.blocks))
             ]
         else:
-            with as_gated(model):
+            with as_gated(model), as_written(model):
                 certificate = confirmed(model, TOKENS + 1)
             self.at = {(module, layer): number for number, (module, layer, _) in enumerate(certificate.calls)}
             self.sites = [
@@ -142,7 +145,7 @@ class Gatekeeper:
             means[site] = output.float().mean((0, 2))
 
         nothing = self.changes([], [], [], [])
-        with self.active(nothing), quiet_evaluation(self.model):
+        with self.active(nothing), quiet_evaluation(self.model), as_written(self.model):
             self.listener = listen
             try:
                 if isinstance(self.model, Transformer):
@@ -196,6 +199,7 @@ class Gatekeeper:
         else:
             self.stack.callback(self.model.register_forward_pre_hook(self._note_positions, with_kwargs=True).remove)
             self.stack.enter_context(gating(self.model, self))
+            self.stack.enter_context(uncompiled())
         _keepers[self.model] = self
 
     def _attending(self, layer: int, attend: Attend) -> Attend:
@@ -220,7 +224,9 @@ class Gatekeeper:
 
     def _chosen(self, choices: list[HeadSpec]) -> list[Bool[Tensor, "H F"]]:
         """The selected entries of the F axis of every head, at every site."""
-        tables = [torch.zeros(site.heads, len(site.frequency_ids), dtype=torch.bool) for site in self.sites]
+        tables = [
+            torch.zeros(site.heads, len(site.frequency_ids), dtype=torch.bool, device="cpu") for site in self.sites
+        ]
         for choice in choices:
             layer, head, frequency = _parsed(choice)
             sites = [number for number, site in enumerate(self.sites) if layer in (None, site.layer)]

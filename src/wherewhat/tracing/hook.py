@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..errors import NotMeasurable
 from . import legacy_families as legacy
+from .offload import kept_on
 
 # The name must not contain "sdpa" or "flex": transformers would run capability checks of its own on it.
 NAME = "wherewhat"
@@ -120,10 +121,12 @@ class Recorder:
             raise KeysReached(key)
         chosen = [position - self.past for position in self.positions]
         seen, calls = max(self.positions) + 1, len(self.records)
+        home = kept_on(key.device)
         last = self.records[-1] if self.records and self.records[-1].module is module else None
         if last:
             again_query, again_key = self._kept(query, calls - 1), self._kept(key, calls - 1)
-            if torch.equal(last.keys, again_key[:, :, :seen]) and torch.equal(last.queries, again_query[:, :, chosen]):
+            again_query, again_key = again_query[:, :, chosen].to(home), again_key[:, :, :seen].to(home)
+            if torch.equal(last.keys, again_key) and torch.equal(last.queries, again_query):
                 return  # differential attention is called once per half of its values, with the same queries and keys
         query, key = self._kept(query, calls), self._kept(key, calls)
         mask = None if mask is None else self._kept(mask, calls)
@@ -138,12 +141,12 @@ class Recorder:
             Record(
                 module=module,
                 layer=self.layer,
-                queries=query[:, :, chosen].detach().clone(),
-                keys=_owned(key[:, :, :seen].detach()),
+                queries=query[:, :, chosen].detach().clone().to(home),
+                keys=_owned(key[:, :, :seen].detach()).to(home),
                 scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
                 softcap=softcap,
-                bias=bias,
-                sinks=None if sinks is None else sinks.detach().flatten(),
+                bias=None if bias is None else bias.to(home),
+                sinks=None if sinks is None else sinks.detach().flatten().to(home),
             )
         )
 
@@ -226,18 +229,20 @@ def counting_layers(model: nn.Module, visitor: Visitor) -> Iterator[None]:
 
         return enter
 
-    def outermost(module: nn.Module) -> Iterator[nn.ModuleList]:
-        for child in module.children():
-            if isinstance(child, nn.ModuleList):
-                yield child
-            else:
-                yield from outermost(child)
-
     with ExitStack() as stack:
-        for layers in outermost(model):
+        for layers in layer_lists(model):
             for number, layer in enumerate(layers):
                 stack.callback(layer.register_forward_pre_hook(entering(number)).remove)
         yield
+
+
+def layer_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
+    """The outermost lists of layers."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield child
+        else:
+            yield from layer_lists(child)
 
 
 def last_logits_only(model: nn.Module) -> dict[str, int]:

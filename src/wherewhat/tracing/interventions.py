@@ -43,7 +43,8 @@ class Site:
         >>> site.by_dimension(torch.tensor([[True, False, False]])).long()
         tensor([[1, 0, 1, 0, 0]])
         """
-        dimensions, entry = range(self.rotation.head_dim), torch.full((self.rotation.head_dim,), self.planes)
+        dimensions = range(self.rotation.head_dim)
+        entry = torch.full((self.rotation.head_dim,), self.planes, device=chosen.device)
         for frequency, plane in enumerate(self.rotation.rotating):
             for side in (self.rotation.first, self.rotation.second):
                 entry[dimensions[side][plane]] = frequency
@@ -72,7 +73,7 @@ class Intervention:
         self.passing = ~site.by_dimension(dropped)[:, None] if dropped.any() else None  # H 1 D
         self.frozen = site.by_dimension(frozen & ~dropped)[:, None] if (frozen & ~dropped).any() else None
         self.ablated = ablated[:, None, None] if ablated.any() else None
-        self.outputs = torch.zeros(site.heads, 1)
+        self.outputs = torch.zeros(site.heads, 1, device=ablated.device)
         for change in changes:  # the last change that ablates a head determines its output
             output = self.outputs.new_zeros(1) if change.outputs is None else change.outputs.to(self.outputs)
             self.outputs = torch.where(change.ablated[:, None], output, self.outputs)

@@ -23,6 +23,7 @@ from ..tasks import TASKS
 from ..words import model_name
 from .gguf_cache import converted, keep_converted
 from .offload import read_device_map
+from .unwrap import describe, unwrap
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULTS = ("float32", "cpu", True)  # of the options that load a model, beside None and False
@@ -39,7 +40,7 @@ class Loading(TypedDict, total=False):
     cache: bool
 
 
-AnyModel = PreTrainedModel | Transformer | str | Path
+AnyModel = PreTrainedModel | Transformer | str | Path | Any  # Any: wrappers of other packages, see `unwrap`
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,11 @@ def open_model(model: AnyModel, tokenizer: Any = None, **loading: Unpack[Loading
         return OpenedModel(load(model, **loading), str(model), None, tokenizer, loading)
     if loading:
         raise BadInput(f"{', '.join(loading)}: only for a model given by name")
+    model = unwrap(model)
     if isinstance(model, Transformer):
         return OpenedModel(model, model.name, model.name or None)
     if not isinstance(model, PreTrainedModel):
-        raise BadInput(f"expected a Hugging Face causal language model, got {type(model).__name__}")
+        raise BadInput(describe(model))
     return OpenedModel(model, model.config.name_or_path or "", None, tokenizer)
 
 
@@ -125,6 +127,8 @@ def load(
     if caching and (kept := converted(Path(name), part)) is not None:
         source, found, caching = str(kept), {}, False
     options |= found
+    if found.get("local_files_only"):
+        options["adapter_kwargs"] = {"local_files_only": True}  # with peft, transformers looks for an adapter first
     if device_map is not None:
         options |= read_device_map(device_map) if isinstance(device_map, str) else {"device_map": device_map}
     scratch = None if device_map is None or "offload_folder" in options else TemporaryDirectory(prefix="wherewhat-")
@@ -188,6 +192,8 @@ def load_tokenizer(
 def locate(name: str | Path, revision: str | None = None) -> tuple[str, dict[str, Any]]:
     """The location of a model, and the options that transformers needs to load it from there."""
     path = Path(name)
+    if revision is not None and (path.suffix == ".gguf" or path.is_dir()):
+        raise BadInput(f"{name}: revision applies only to models from the hub, got {revision}")
     if path.suffix == ".gguf":
         if not path.is_file():
             raise BadInput(f"{path}: no such file")

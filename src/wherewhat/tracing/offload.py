@@ -1,4 +1,5 @@
-"""Models larger than the available memory: accelerate keeps their weights elsewhere until the layer runs."""
+"""Where tensors are: models larger than the available memory, whose weights accelerate keeps elsewhere until the layer
+runs, and devices without float64."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadInput
+
+WITHOUT_FLOAT64 = {"mps"}
 
 
 def entry_device(model: Any) -> torch.device:
@@ -24,6 +27,11 @@ def entry_device(model: Any) -> torch.device:
     if (hook := next(hooks_of(embeddings), None)) is None:
         raise BadInput("the model's weights are on the meta device: load them first")
     return torch.device(hook.execution_device)
+
+
+def kept_on(device: torch.device) -> torch.device:
+    """Where captured tensors are kept: on their device, or on the CPU if that has no float64, which sums need."""
+    return torch.device("cpu") if device.type in WITHOUT_FLOAT64 else device
 
 
 def fetched(root: nn.Module, name: str, value: Tensor) -> Tensor:

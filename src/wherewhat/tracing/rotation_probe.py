@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.rotation import Rotation
-from .offload import fetched
+from .offload import fetched, kept_on
 
 # A rotation explains a measurement if the residual is below this share of the vectors' norm.
 UNEXPLAINED = {torch.float64: 1e-3, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
@@ -85,11 +85,12 @@ def hypotheses_of(model: nn.Module) -> list[Tensor]:
     """The angles that the model's buffers state; angles that depend on the length are those in force now."""
     guesses: list[Tensor] = []
     for stated in stated_angles(model):
+        stated = stated.to(kept_on(stated.device))
         if stated.dim() == 1:
             guesses.append(stated)
         else:  # the row of (sin, cos) at position 1
             half = stated.shape[1] // 2
-            guesses += [torch.asin(stated[0, :half].double().clamp(-1, 1)), _geometric(2 * half).to(stated.device)]
+            guesses += [torch.asin(stated[0, :half].double().clamp(-1, 1)), _geometric(2 * half, stated.device)]
     return list({(len(angles), tuple(angles.tolist())): angles for angles in guesses}.values())
 
 
@@ -107,8 +108,8 @@ def stretches_of(module: nn.Module, head_dim: int) -> list[Tensor]:
     return [weight for weight in stated if weight.abs().min() > 1e-6]
 
 
-def _geometric(dimensions: int, base: float = 10_000.0) -> Tensor:
-    return base ** (-torch.arange(0, dimensions, 2).float() / dimensions)
+def _geometric(dimensions: int, device: torch.device, base: float = 10_000.0) -> Tensor:
+    return base ** (-torch.arange(0, dimensions, 2, device=device).float() / dimensions)
 
 
 def _fit(shifted: ShiftedKeys, rotation: Rotation) -> Rotation:

@@ -28,6 +28,7 @@ from .check_prompt import CheckPrompt, angles_in_force, make_prompt, stated_cont
 from .check_prompt import angles_depend_on_length as angles_depend_on_length
 from .confirm import PROBE_TOLERANCE, Probe, probing, structure
 from .hook import Record, Recorder, gates, implementation, quiet_evaluation, recording
+from .offload import kept_on
 from .rotation_probe import ShiftedKeys, fit_rotation, hypotheses_of, shifts_within, stretches_of
 
 # Tolerated differences: attention logits relative to their spread, keys relative to the largest, the model's logits
@@ -142,6 +143,8 @@ def measure_positions(
     worst: list[float] = []
     for number, record in enumerate(recorder.records):
         keys = record.keys[:, :, :tokens].float()
+        if not keys.any():
+            raise NotMeasurable(f"{family}: the keys of attention layer {number} are all zero")
         shifted = ShiftedKeys(keys[0], {shift: keys[1 + at] for at, shift in enumerate(shifts)})
         rest = 0.0
         for stretch in [None, *stretches_of(record.module, keys.shape[-1])]:
@@ -170,7 +173,8 @@ def exchange_by_hand(
     One pass serves all layers: the batch holds one copy of the prompt per layer, and layer l is changed in copy l only.
     """
     query = prompt.tokens - 1
-    order = torch.cat([torch.arange(query).flip(0), torch.arange(query, prompt.ids.shape[1])]).to(prompt.ids.device)
+    places = torch.arange(prompt.ids.shape[1], device=prompt.ids.device)
+    order = torch.cat([places[:query].flip(0), places[query:]])
     exchanged = Recorder([query], own_copy=True)
 
     def reverse(states: Tensor, call: int) -> Tensor:
@@ -184,7 +188,7 @@ def exchange_by_hand(
     for call, (record, again, where) in enumerate(zip(records, exchanged.records, positions, strict=True)):
         placement = where.layer(record).placement(0, query)
         predicted, real = placement.logits(), where.layer(again).placement(0, query).logits()[0]
-        predicted[..., :query] = placement.table()[..., order[:query], torch.arange(query, device=order.device)]
+        predicted[..., :query] = placement.table()[..., :query, :query].flip(-2).diagonal(dim1=-2, dim2=-1)
         # A layer may reuse the keys of an earlier one: the contents were then exchanged before that layer.
         source = next((at for at in range(call) if torch.equal(records[at].keys, record.keys)), None)
         if source is not None:
@@ -253,7 +257,7 @@ def eager_pass(
                 continue
             if not any(inner is not module and inner in shown for inner in module.modules()):
                 shown.add(module)
-                seen.append((module, part[:, :, tokens - 1, :tokens].float()))
+                seen.append((module, part[:, :, tokens - 1, :tokens].float().to(kept_on(part.device))))
             return
 
     with ExitStack() as stack:

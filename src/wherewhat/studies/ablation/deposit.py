@@ -97,7 +97,16 @@ def run_deposit(
     trace = capture(model, behaviour.reference[:1, :2], level="prompt")
     heads = [(layer.index, head) for layer in trace.attention for head in range(layer.queries.shape[1])]
     trials = [
-        Trial(f"head {layer}.{head}", "ablate", ((layer, head),), 1, 1 / len(heads), "1 heads", alone=(layer, head))
+        Trial(
+            f"head {layer}.{head}",
+            "ablate",
+            ((layer, head),),
+            1,
+            1 / len(heads),
+            "1 heads",
+            alone=(layer, head),
+            asked=False,
+        )
         for layer, head in heads
     ]
     measured = run_ablation(

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +20,9 @@ from ...errors import BadInput
 from ...lab import Transformer
 from ...prompts import Prompt, binding, plain_text, repeats
 from ...prompts.binding import check_binding
+from ...prompts.multihop import prompts_of
+from ...prompts.text import included_story
+from ...results import check_seed
 from ...tasks import TASKS
 from ...tracing.hook import last_logits_only, quiet_evaluation
 from ...tracing.load import OpenedModel
@@ -40,6 +42,8 @@ MEASURES = {
 }
 BATCH = 2048  # tokens per forward pass
 AVERAGED = 3  # stretches of text that mean ablation averages over
+STRETCH = 128  # tokens of a stretch
+QUESTIONS, ANSWER = 3, 4  # prompts whose answers are shown, and the tokens of an answer
 
 
 @dataclass(frozen=True)
@@ -49,13 +53,25 @@ class Behaviour:
     name: str
     measure: Callable[[Any], dict[str, Float[Tensor, " units"]]]
     reference: Int[Tensor, "B T"]
+    questions: Questions | None = None
 
 
-def behaviour_of(opened: OpenedModel, pairs: int, samples: int, text: str | None, seed: int) -> Behaviour:
+@dataclass(frozen=True)
+class Questions:
+    """Prompts whose answers are shown: `ask` returns the tokens that a model answers, `decode` their text."""
+
+    prompts: tuple[Prompt, ...]
+    ask: Callable[[Any], Int[Tensor, "P answer"]]
+    decode: Callable[[list[int]], str]
+
+
+def behaviour_of(
+    opened: OpenedModel, pairs: int, samples: int, text: str | None, seed: int, stretch: int | None = None
+) -> Behaviour:
     """What a model is measured on: its own task for a model of the lab, else that of `of_language_model`."""
     if not isinstance(opened.model, Transformer):
-        tokenizer = opened.tokenizer
-        return of_language_model(opened.model, tokenizer, pairs=pairs, samples=samples, text=text, seed=seed)
+        tokenizer, sizes = opened.tokenizer, {"pairs": pairs, "samples": samples}
+        return of_language_model(opened.model, tokenizer, **sizes, text=text, stretch=stretch, seed=seed)
     if opened.task not in TASKS:
         raise BadInput(f"no task {opened.task!r} to measure the model on: {', '.join(TASKS)}")
     return of_task(opened.task, samples, seed)
@@ -65,25 +81,36 @@ def check_sizes(pairs: int, samples: int | None, seed: int) -> None:
     """Refuse, before a model is loaded, what no model can be measured on."""
     if samples is not None and samples < 2:
         raise BadInput(f"samples must be at least 2, got {samples}")
-    if seed < 0:
-        raise BadInput(f"seed must not be negative, got {seed}")
+    check_seed(seed)
     check_binding(pairs, samples or 2, "color", "plain")
 
 
 def of_language_model(
-    model: PreTrainedModel, tokenizer: Any, *, pairs: int = 8, samples: int = 32, text: str | None = None, seed: int = 0
+    model: PreTrainedModel,
+    tokenizer: Any,
+    *,
+    pairs: int = 8,
+    samples: int = 32,
+    text: str | None = None,
+    stretch: int | None = None,
+    seed: int = 0,
 ) -> Behaviour:
     """Binding, induction and copying on random tokens, and next-token loss on a text (by default an included story).
 
-    Mean ablation averages over the first stretches of the text; loss is measured on the following ones.
+    Mean ablation averages over the first stretches of the text, of `stretch` tokens (128); loss is measured on the
+    following ones.
     """
-    text = text or files("wherewhat.prompts").joinpath("ferry.txt").read_text(encoding="utf-8")
+    text = text or included_story()
     context = stated_context(model) or 2048
+    stretch = stretch or min(STRETCH, context)
     asked = binding(tokenizer, pairs, samples, seed)
     repeated = repeats(tokenizer, min(32, context // 2 - 2), samples, seed)
-    stretches = plain_text(tokenizer, text, tokens=min(128, context), samples=AVERAGED + samples)
+    stretches = plain_text(tokenizer, text, tokens=stretch, samples=AVERAGED + samples)
     if len(stretches) < 2:
-        raise BadInput(f"the text needs at least two stretches of {min(128, context)} tokens, one to average over")
+        raise BadInput(
+            f"the text needs at least two stretches of {stretch} tokens, one to average over; "
+            "for a short text, give a smaller --stretch"
+        )
     content = json.dumps([asdict(prompt) for prompt in (*asked, *repeated, *stretches)])
     device = entry_device(model)
     twice = torch.tensor([[*prompt.ids, prompt.answer] for prompt in repeated], device=device)
@@ -109,12 +136,15 @@ def of_language_model(
             "text_loss": losses(model, written).mean(1),
         }
 
-    return Behaviour(hashlib.sha256(content.encode()).hexdigest(), measure, average)
+    shown = tuple(asked[:QUESTIONS])
+    questions = Questions(shown, lambda model: continuations(model, shown), tokenizer.decode)
+    return Behaviour(hashlib.sha256(content.encode()).hexdigest(), measure, average, questions)
 
 
 def of_task(name: str, samples: int = 400, seed: int = 0) -> Behaviour:
     """Answers of a model of the lab to sequences of its task, with all numbers of hops equally often."""
-    sequences = TASKS[name]().sample(samples, seed + 1)
+    task = TASKS[name]()
+    sequences = task.sample(samples, seed + 1)
 
     def measure(model: Transformer) -> dict[str, Tensor]:
         with torch.no_grad():
@@ -122,7 +152,26 @@ def of_task(name: str, samples: int = 400, seed: int = 0) -> Behaviour:
         right = (probabilities.argmax(-1) == sequences.answers).float()
         return {"accuracy": right, "probability": probabilities.gather(1, sequences.answers[:, None])[:, 0]}
 
-    return Behaviour(f"{name} {samples} {seed}", measure, sequences.tokens)
+    def ask(model: Transformer) -> Tensor:
+        with torch.no_grad():
+            return model(sequences.tokens[:QUESTIONS], last=True).argmax(-1)
+
+    shown = tuple(prompts_of(task, sequences)[:QUESTIONS])
+    questions = Questions(shown, ask, lambda ids: " ".join(task.symbols[one] for one in ids))
+    return Behaviour(f"{name} {samples} {seed}", measure, sequences.tokens, questions)
+
+
+def continuations(model: PreTrainedModel, prompts: Sequence[Prompt], tokens: int = ANSWER) -> Int[Tensor, "P answer"]:
+    """The most likely next tokens after each prompt, one at a time."""
+    answers = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt.ids], device=entry_device(model))
+        for _ in range(tokens):
+            with quiet_evaluation(model):
+                logits = model(input_ids=ids, use_cache=False, **last_logits_only(model)).logits[:, -1]
+            ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], 1)
+        answers.append(ids[0, len(prompt.ids) :].cpu())
+    return torch.stack(answers)
 
 
 def answers(model: PreTrainedModel, prompts: list[Prompt]) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:

@@ -22,6 +22,8 @@ FEW = 5  # single heads in the table of a measure
 def show_ablation(found: Ablation, console: Console) -> None:
     """One table per measure: each ablation, the change, and the difference from random controls with its interval."""
     console.print(Text.assemble((found.name, "bold"), f": {found.about['ablation']} ablation"))
+    for warning in found.about.get("warnings", ()):
+        console.print(Text.assemble(("Warning: ", "bold yellow"), warning + "."))
     trials: Any = found.effects[found.effects["draw"].isna()]
     for measure, rows in trials.groupby("measure", sort=False):
         name, more = MEASURES[str(measure)]
@@ -38,9 +40,32 @@ def show_ablation(found: Ablation, console: Console) -> None:
             shown = f"; the {len(largest)} largest effects are shown" if len(largest) else ""
             console.print(f"  {len(counting)} of {by_itself.sum()} single heads differ from random{shown}")
     console.print(
-        "\nAgainst random: the change minus the mean change of random ablations of the same size. *: its 95 % interval "
-        "excludes 0."
+        "\nAgainst random: the change minus the mean change of random ablations of the same size, for sets of heads "
+        "within the same layers. *: its 95 % interval excludes 0."
     )
+    if found.answers is not None and len(found.answers):
+        _show_answers(found.answers, console)
+
+
+def _show_answers(answers: pd.DataFrame, console: Console) -> None:
+    """What the model answers to each prompt: intact, after every ablation, and after the first draw of its control."""
+    shown: Any = answers[answers["draw"].isna() | (answers["draw"] == 0)]
+    for number, rows in shown.groupby("prompt"):
+        first = rows.iloc[0]
+        console.print(Text.assemble((f"\nPrompt {int(number) + 1}: ", "bold"), first["text"]))
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column()
+        table.add_row("right answer", first["right"])
+        table.add_row("intact model", _one_line(first["before"]))
+        for row in rows.to_dict("records"):
+            of = f", as control of {row['control_of']}" if row["draw"] == 0 and len(set(rows["control_of"])) > 2 else ""
+            table.add_row(f"{row['how']} {row['what']}{of}", _one_line(row["after"]))
+        console.print(Padding(table, (0, 2)))
+
+
+def _one_line(text: str) -> Text:
+    return Text(" ".join(text.split()))
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

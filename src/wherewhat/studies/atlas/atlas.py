@@ -132,7 +132,7 @@ def measure_model(
             seed=cell.seed, folder=folder, overwrite=True, about=about,
             progress=lambda _, done, total: show(cell, done / total),
         )  # fmt: skip
-        files = {name: (folder / name).read_bytes() for name in Profile.files()}
+        files = {name: (folder / name).read_bytes() for name in Profile.files() if (folder / name).is_file()}
     return {name: torch.frombuffer(bytearray(content), dtype=torch.uint8) for name, content in files.items()}
 
 
@@ -148,7 +148,7 @@ def at_hand(place: Path) -> Iterator[Path]:
 
 def unpacked(files: Mapping[str, Tensor], folder: Path) -> Profile:
     """Write the files of a profile to the folder, and load it."""
-    for name in Profile.files():
+    for name in filter(files.__contains__, Profile.files()):
         content = files[name].numpy().tobytes()
         if not (folder / name).is_file() or (folder / name).read_bytes() != content:
             write_atomically(folder / name, content)

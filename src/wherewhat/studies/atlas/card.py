@@ -17,6 +17,14 @@ from .sentences import atlas_sentences
 from .tables import MODELS
 
 SCORE = "95 % interval, bootstrap over prompts"
+SHARES = {
+    "on_blocks": "on all blocks together",
+    "on_query": "on the query's own token",
+    "on_first": "on the first token",
+    "elsewhere": "on all other tokens",
+    "answer_token": "on the answer, inside its block",
+    "answer": "on the block that holds the answer",
+}
 HEADS = {
     "model": "name of the model",
     "layer": "layer of the model, from 0; a layer that runs several times has one row per run",
@@ -38,6 +46,17 @@ HEADS = {
     "previous_token": "attention on the previous token, in repeated random tokens, 0 to 1",
     "induction": "attention on the token that followed the query before, in repeated random tokens, 0 to 1",
     "sink": "attention on the first token, 0 to 1",
+    **{
+        name: meaning
+        for column, what in SHARES.items()
+        for name, meaning in (
+            (column, f"attention {what}, 0 to 1, mean over prompts"),
+            (f"{column}_low", f"lower end of its {SCORE}"),
+            (f"{column}_high", "upper end"),
+        )
+    },
+    "answer_chance": "attention on all blocks together, divided by their number: the chance level of answer",
+    "current_token": "attention on the query's own token, in repeated random tokens, 0 to 1",
 }
 FREQUENCIES = {
     "model": HEADS["model"],

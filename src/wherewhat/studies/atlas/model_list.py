@@ -12,13 +12,16 @@ from typing import Any
 
 from ...core.scores import check_tau
 from ...errors import BadInput
+from ...files import file_hash
 from ...prompts.request import PromptRequest
+from ...results import check_seed
 from ...tracing.load import check_dtype
 from ...words import model_name
 from ..profile.cell import VERSION
 from ..profile.profile import check_level
 
-TASK = {"task": str, "kind": str, "template": str, "pairs": int, "samples": int, "chat": bool, "width": int}
+TASK = {"task": str, "kind": str, "template": str, "pairs": int, "group": int, "samples": int, "chat": bool}
+TASK |= {"width": int, "stretch": int}
 MEASURE = {"level": str, "swaps": int, "tau": float, "seed": int, "dtype": str}
 LOADING = {"device": str, "device_map": str, "trust_remote_code": bool}
 DEFAULTS: dict[str, type] = {"family": str, "licence": str, **LOADING, **TASK, **MEASURE}
@@ -42,7 +45,7 @@ class ModelCell:
     tau: float = 1e-4
     seed: int = 0
     dtype: str = "float32"
-    files: tuple[tuple[str, int, int], ...] = ()  # of a model on disk: name, size, modification time
+    files: tuple[tuple[str, str], ...] = ()  # of a model on disk: name and hash of the contents
     version: int = VERSION
 
 
@@ -79,7 +82,7 @@ def read_list(path: str | Path) -> ModelList:
         given = tomllib.loads(text)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:  # invalid TOML or UTF-8
+    except (ValueError, RecursionError) as error:  # invalid TOML or UTF-8, or nested too deeply
         raise BadInput(f"{path}: is not valid TOML ({error})") from error
     models, card = given.pop("models", []), given.pop("card", {})
     if not isinstance(models, list) or not models or not all(isinstance(one, dict) for one in models):
@@ -125,8 +128,7 @@ def _entry(root: Path, given: Mapping[str, Any]) -> Entry:
     check_level(cell.level, cell.swaps)
     check_tau(cell.tau)
     check_dtype(cell.dtype)
-    if cell.seed < 0:
-        raise BadInput(f"seed must not be negative, got {cell.seed}")
+    check_seed(cell.seed)
     if isinstance(place, Path):
         if place.is_dir() and not (place / "config.json").is_file():
             raise BadInput("the folder holds no config.json")
@@ -146,12 +148,12 @@ def _task_name(root: Path, name: str) -> str:
     return str(root / name) if (root / name).is_file() else name
 
 
-def _files(place: str | Path, task: PromptRequest) -> tuple[tuple[str, int, int], ...]:
+def _files(place: str | Path, task: PromptRequest) -> tuple[tuple[str, str], ...]:
     """What identifies a model on disk, or a file of prompts, as the one that was measured."""
     files = [Path(task.name)] if task.form.startswith(".") else []
     if isinstance(place, Path):
         files += sorted(file for file in place.iterdir() if file.is_file()) if place.is_dir() else [place]
-    return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    return tuple((file.name, file_hash(file)) for file in files)
 
 
 def _check(given: dict[str, Any], known: Mapping[str, type], where: str) -> None:

@@ -12,8 +12,15 @@ from ...results import Explorable
 TABLES = ("models", "heads", "frequencies")
 
 
+NEEDS = {
+    "about": {"title": str, "licence": str, "thresholds": dict, "failed": dict},
+    "models": ["model", "layers", "heads"],
+    "heads": ["model", "layer", "head", "kind", "positional", "symbolic"],
+}
+
+
 @dataclass(frozen=True)
-class Atlas(Explorable, file="atlas.json", kind="atlas", subfolder="data"):
+class Atlas(Explorable, file="atlas.json", kind="atlas", subfolder="data", needs=NEEDS):
     """A data set of many models: one row per model in `models`; `heads` and `frequencies` hold those of all profiles.
 
     >>> Atlas.load("atlas").heads.query("model == 'SmolLM2-135M' and kind == 'what'")          # doctest: +SKIP

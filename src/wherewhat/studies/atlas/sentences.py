@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ...core.kinds import LITTLE
 from ...words import count, signed
+from ..profile.roles import rests_on_little
 from ..stats import EXCLUDES
 from .result import Atlas
 
@@ -26,6 +28,9 @@ def atlas_sentences(atlas: Atlas) -> list[str]:
     )
     shown += "".join(f", {shares[name]} are {name}" for name in ("unfocused", "mixed", "unmeasured") if name in shares)
     sentences = [f"{shown}."]
+    if "on_blocks" in atlas.heads and (little := int(rests_on_little(atlas.heads).sum())):
+        share = f"{100 * little / len(atlas.heads):.0f} %"
+        sentences.append(f"{share} rest on little attention: less than {100 * LITTLE:g} % of it is on the blocks.")
     r = sorted(models["r"].dropna())
     if r:
         reach = f"r from {signed(r[0])} to {signed(r[-1])}" if len(r) > 1 else f"r = {signed(r[0])}"

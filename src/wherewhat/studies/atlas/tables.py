@@ -12,7 +12,9 @@ import pandas as pd
 import torch
 from jaxtyping import Int
 
+from ...core.kinds import LITTLE
 from ..profile.result import Profile
+from ..profile.roles import rests_on_little
 from ..profile.tables import AXES
 from ..stats import pearson
 from .model_list import Entry
@@ -62,6 +64,8 @@ MODELS: dict[str, tuple[str, str]] = {
     "symbolic_early": ("float64", "in the first half"),
     "symbolic_late": ("float64", "in the second half"),
     **{kind: ("float64", f"share of heads that are {kind}, 0 to 1") for kind in KINDS},
+    "little": ("float64", f"share of heads that put less than {LITTLE:.0%} of their attention on the blocks, 0 to 1"),
+    "r_resting": ("float64", "r over all other heads, whose scores rest on attention"),
     **{name: ("string", f"version of {name}") for name in VERSIONS},
 }
 
@@ -93,6 +97,7 @@ def model_row(entry: Entry, profile: Profile) -> dict[str, Any]:
         | {axis: heads[axis].median() for axis in AXES}
         | medians
         | {kind: kinds[kind] / len(heads) for kind in KINDS}
+        | {"little": rests_on_little(heads).mean(), "r_resting": about["little"]["correlation"]["r"]}
         | {name: about["versions"][name] for name in VERSIONS}
     )
 

@@ -11,7 +11,7 @@ from ...errors import BadInput
 from ...lab import Run
 from ...lab.checkpoint import is_run, read_run
 from ...prompts import Prompt, binding
-from ...results import Progress, Say, ignore_progress, ignore_sentence
+from ...results import Progress, Say, check_seed, ignore_progress, ignore_sentence
 from ...tasks import TASKS
 from ...tracing import load_tokenizer
 from ...tracing.load import check_devices, check_dtype
@@ -61,6 +61,7 @@ def dynamics(
     >>> ww.dynamics("EleutherAI/pythia-70m", revisions="step*", evict=True)            # doctest: +SKIP
     """
     check_tau(tau)
+    check_seed(seed)
     check_dtype(dtype)
     check_devices(device, device_map)
     if isinstance(prompts, int) and prompts < 1:

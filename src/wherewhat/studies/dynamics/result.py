@@ -13,8 +13,16 @@ GAMMA = 0.1  # a pure head has at least 1 - gamma on one axis and at most gamma 
 GAMMAS = (0.2, 0.1, 0.05)
 
 
+NEEDS = {
+    "about": {"prompts": int},
+    "heads": ["step", "query", "layer", "head", "positional", "symbolic", "kind"],
+    "accuracy": ["step", "hops", "accuracy"],
+    "purity": ["gamma", "layer", "head", "kind", "step"],
+}
+
+
 @dataclass(frozen=True)
-class Dynamics(Explorable, file="dynamics.json", kind="dynamics"):
+class Dynamics(Explorable, file="dynamics.json", kind="dynamics", needs=NEEDS):
     """Scores of every head at every step, accuracy by number of hops, and when each head became pure.
 
     `heads` has one row per step, query (0: the last token, 1: the first position hopped to, ...), layer and head.

@@ -21,6 +21,7 @@ from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
 from ...errors import BadInput
+from ...files import file_hash
 from ...tracing.load import hub_answers
 
 WEIGHTS = re.compile(r".+\.(safetensors|bin|gguf)")
@@ -75,11 +76,6 @@ def run_git(repository: Path, *words: str) -> str:
 def folder_files(folder: Path) -> dict[str, str]:
     """The configuration and weight files in a folder, with their hashes."""
     return {file.name: file_hash(file) for file in folder.iterdir() if _is_part_of_model(file.name)}
-
-
-def file_hash(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def identity_of(files: Mapping[str, str]) -> str:

@@ -19,11 +19,12 @@ from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
 from ...errors import BadInput
+from ...files import file_hash
 from ...lab import Transformer, load_checkpoint
 from ...lab.checkpoint import checkpoint_path, steps_of
 from ...tracing import load, load_tokenizer
 from ...tracing.fingerprint import weights_hash
-from .revisions import Revision, file_hash, find_revisions, folder_files, identity_of, step_of
+from .revisions import Revision, find_revisions, folder_files, identity_of, step_of
 
 Model = Transformer | PreTrainedModel
 WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...lab.classifier import Classifier
 from ...lab.fit import pieces
 
-BATCH = 128
+BATCH, BATCH_TOKENS = 128, 3840  # at most, in one forward pass
 
 
 class HeadAccuracies(NamedTuple):
@@ -73,4 +73,5 @@ def head_means(model: Classifier, tokens: Int[Tensor, "B T"], answers: Int[Tenso
 
 
 def _batches(model: Classifier, tokens: Tensor, answers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return pieces(tokens.to(model.device), answers.to(model.device), whole=model.design.unmasked, size=BATCH)
+    size = min(BATCH, max(1, BATCH_TOKENS // tokens.shape[1]))
+    return pieces(tokens.to(model.device), answers.to(model.device), whole=model.design.unmasked, size=size)

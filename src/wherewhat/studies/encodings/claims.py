@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from .runs import CLEAN, FLAWED, variant_label
-from .tables import Encodings, rows_with
+from .settings import CLEAN, FLAWED, variant_label
+from .tables import SETTING, Encodings, rows_with
 
 Row = tuple[str, str, str]  # encoding, task, variant
 
@@ -91,9 +91,13 @@ CLAIMS = (
 
 
 def findings(made: Encodings) -> pd.DataFrame:
-    """Every claim whose runs exist: mean and range over seeds, and whether the claim holds."""
-    rows = [row for claim in CLAIMS if (row := claim.against(made.runs)) is not None]
-    return pd.DataFrame([*rows, *_conditioning(made.runs)])
+    """Every claim whose runs exist, by size and dropout: mean and range over seeds, and whether the claim holds."""
+    rows: list[dict[str, Any]] = []
+    every: Any = made.runs
+    for (size, dropout), runs in every.groupby(SETTING, sort=False):
+        found = [row for claim in CLAIMS if (row := claim.against(runs)) is not None]
+        rows += [row | {"size": size, "dropout": dropout} for row in (*found, *_conditioning(runs))]
+    return pd.DataFrame(rows, columns=["claim", "found", "holds", *SETTING])
 
 
 def _conditioning(runs: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,6 +1,8 @@
-"""Figures of positional encodings side by side."""
+"""Figures of positional encodings side by side: those of one size and dropout, and those that compare them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -9,11 +11,12 @@ from matplotlib.figure import Figure
 
 from ...display.style import INK, LAYERS, NEITHER, WHAT, WHERE, name_figure, new_figure
 from .published import PUBLISHED
-from .runs import CLEAN, ENCODINGS, FLAWED, FLAWS, MAIN, TIMES, variant_label
+from .settings import CLEAN, ENCODINGS, FLAWED, FLAWS, MAIN, TIMES, encodings, setting_label, variant_label
 from .tables import Encodings, rows_with
 
 TASKS = {"distance": WHERE, "count": WHAT}
 LINES = ("-", "--", ":", "-.")
+COLOURS: dict[str, str] = dict(zip(MAIN, (WHERE, NEITHER, "#009E73", WHAT), strict=True))
 
 
 def accuracies(made: Encodings) -> Figure:
@@ -116,8 +119,7 @@ def optimisation(made: Encodings) -> Figure:
     """Training curves, the largest share of one head in the gradient, and steps to 90 % against conditioning."""
     figure = new_figure(7.4, 2.8)
     learning, share, condition = figure.subplots(1, 3)
-    colours: dict[str, str] = dict(zip(MAIN, (WHERE, NEITHER, "#009E73", WHAT), strict=True))
-    for (name, colour), line in zip(colours.items(), LINES, strict=True):
+    for (name, colour), line in zip(COLOURS.items(), LINES, strict=True):
         curve = rows_with(made.training, encoding=name, task="distance", variant=CLEAN)
         for axes, column in ((learning, "accuracy"), (share, "largest_share")):
             mean = curve.groupby("step")[column].mean()
@@ -127,7 +129,7 @@ def optimisation(made: Encodings) -> Figure:
     learning.legend(frameon=False, fontsize=6.5, loc="center right")
     known = rows_with(made.runs, task="distance", variant=CLEAN).dropna(subset=["steps_to_90"])
     for name, some in known.groupby("encoding"):
-        condition.scatter(some["condition"], some["steps_to_90"], s=10, color=colours.get(str(name), "#CCCCCC"))
+        condition.scatter(some["condition"], some["steps_to_90"], s=10, color=COLOURS.get(str(name), "#CCCCCC"))
         if name in (*MAIN, "mla", "t5-plain", "learned"):
             at = some["condition"].max(), some["steps_to_90"].mean()
             condition.annotate(str(name), at, (4, -2), textcoords="offset points", fontsize=6)
@@ -140,4 +142,69 @@ def optimisation(made: Encodings) -> Figure:
     return figure
 
 
-FIGURES = {"accuracy": accuracies, "ablation": ablations, "variants": variants, "optimisation": optimisation}
+def sizes(made: Encodings) -> Figure:
+    """Accuracy and largest drop of every encoding on both tasks, one column of dots per size and dropout."""
+    settings = made.by_setting()
+    runs = rows_with(made.runs, variant=CLEAN)
+    names = [name for name in encodings(16, 256) if name in set(runs["encoding"])]
+    figure = new_figure(7.4, 5.6)
+    panels = figure.subplots(2, 2, sharex=True, sharey=True)
+    for row, column in zip(panels, ("accuracy", "largest"), strict=True):
+        for axes, task in zip(row, TASKS, strict=True):
+            for at, (setting, some) in enumerate(settings.items()):
+                shown = rows_with(some.runs, variant=CLEAN, task=task)
+                shift = 0.8 * (at + 0.5) / len(settings) - 0.4
+                places = [names.index(name) + shift for name in shown["encoding"]]
+                colour = LAYERS(at / max(1, len(settings) - 1))
+                axes.scatter(places, shown[column], s=9, color=colour, label=setting_label(*setting))
+            axes.set(xticks=range(len(names)), ylim=(-0.03, 1.03))
+            axes.set_xticklabels(names, rotation=60, ha="right", fontsize=6.5)
+        row[0].set_ylabel("accuracy" if column == "accuracy" else "largest drop without one head")
+    for axes, task in zip(panels[0], TASKS, strict=True):
+        reported = [(names.index(name), value) for (name, of), value in PUBLISHED.items()
+                    if of == task and name in names and isinstance(value, float)]  # fmt: skip
+        if reported:
+            axes.scatter(*zip(*reported, strict=True), marker="_", s=120, color=INK, label="published")
+        axes.set_title(task)
+    figure.legend(
+        *panels[0][0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False, fontsize=6.5
+    )
+    name_figure(figure, "Small to published", "one dot per seed")
+    return figure
+
+
+def curves(made: Encodings) -> Figure:
+    """Accuracy over training on distance, one panel per size and dropout, beside the published accuracy of RoPE."""
+    settings = made.by_setting()
+    figure = new_figure(7.4, 2.6)
+    panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
+    for axes, (setting, some) in zip(panels, settings.items(), strict=True):
+        for (name, colour), line in zip(COLOURS.items(), LINES, strict=True):
+            curve = rows_with(some.training, encoding=name, task="distance", variant=CLEAN)
+            for _, one in curve.groupby("seed"):
+                axes.plot(one["step"], one["accuracy"], line, color=colour, lw=0.9)
+            axes.plot([], [], line, color=colour, label=name)
+        axes.axhline(float(PUBLISHED["rope", "distance"]), color=INK, lw=0.6, ls=(0, (1, 2)), label="rope, published")
+        axes.set(xlabel="step", ylim=(0, 1.03))
+        axes.set_title(setting_label(*setting).replace(", ", ",\n"), fontsize=6.5)
+    panels[0].set_ylabel("accuracy, distance")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=5, frameon=False, fontsize=6.5
+    )
+    name_figure(figure, "Learning to tell distances", "accuracy on training batches, with dropout; one line per seed")
+    return figure
+
+
+def of_first_setting(draw: Callable[[Encodings], Figure]) -> Callable[[Encodings], Figure]:
+    """A figure of the first size and dropout in the tables."""
+    return lambda made: draw(next(iter(made.by_setting().values())))
+
+
+FIGURES = {
+    "accuracy": of_first_setting(accuracies),
+    "ablation": of_first_setting(ablations),
+    "variants": of_first_setting(variants),
+    "optimisation": of_first_setting(optimisation),
+    "sizes": sizes,
+    "curves": curves,
+}

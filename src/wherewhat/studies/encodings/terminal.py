@@ -13,22 +13,23 @@ from rich.text import Text
 from ...display.terminal import show_findings
 from ...words import count
 from .claims import findings
-from .runs import CLEAN, variant_label
-from .tables import Encodings
+from .settings import CLEAN, setting_label, variant_label
+from .tables import SETTING, Encodings
 
 COLUMNS = ("encoding", "accuracy, %", "published", "steps to 90 %", "largest drop", "effective heads")
 
 
 def show_encodings(made: Encodings, console: Console) -> None:
-    """One table per task, then the claims.
+    """One table per size, dropout and task, then the claims.
 
     Columns: training steps until 90 % accuracy, the largest drop of accuracy without one head, and the number of equal
     heads over which the drops would spread as much.
     """
     summary: Any = made.summary()
-    for task, rows in summary.groupby("task", sort=False):
+    for (size, dropout, task), rows in summary.groupby([*SETTING, "task"], sort=False):
         seeds = int(rows["seeds"].max())
-        console.print(Text.assemble((str(task), "bold"), f": {count(seeds, 'seed')}, 95 % intervals"))
+        setting = setting_label(size, dropout)
+        console.print(Text.assemble((f"{task}", "bold"), f", {setting}: {count(seeds, 'seed')}, 95 % intervals"))
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in COLUMNS:
             table.add_column(column, no_wrap=True, justify="left" if column == "encoding" else "right")
@@ -40,7 +41,10 @@ def show_encodings(made: Encodings, console: Console) -> None:
                 f"{row['largest']:.2f}", f"{row['effective']:.1f}",
             )  # fmt: skip
         console.print(Padding(table, (0, 2, 1, 2)))
-    show_findings(findings(made), "mean and range over seeds", console)
+    claims: Any = findings(made)
+    for (size, dropout), rows in claims.groupby(SETTING, sort=False):
+        console.print(Text(f"Claims, {setting_label(size, dropout)}", "bold"))
+        show_findings(rows, "mean and range over seeds", console)
 
 
 def percent(row: dict[str, Any]) -> str:

@@ -9,7 +9,8 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from threading import Event, Lock
 from typing import Any
@@ -17,21 +18,15 @@ from typing import Any
 import httpx2
 
 from ...errors import BadInput
+from ...files import parse_json
 from ...prompts.one_hop import Question
-from .answers import NEW_TOKENS, Keep, Reply
+from .answers import MOST_TOKENS, NEW_TOKENS, Keep, Reply
+from .sender import Response, Sender, Transient
 
 LONGEST_PAUSE = 60.0  # seconds between two attempts
 LONGEST_WAIT = 600.0  # seconds; an endpoint that asks for a longer wait is an error
 TRANSIENT = {408, 409, 425, 429}  # and every status from 500 on
 TOO_LONG = re.compile(r"context.{0,3}(length|window|size)|maximum context|too long", re.IGNORECASE)
-
-
-class Transient(Exception):
-    """A failed attempt that may be repeated, after `after` seconds if the endpoint asks for a wait."""
-
-    def __init__(self, reason: str, after: float | None = None) -> None:
-        super().__init__(reason)
-        self.after = after
 
 
 class Stopped(Exception):
@@ -101,19 +96,16 @@ class Endpoint:
     def ask(self, questions: Sequence[Question], keep: Keep) -> None:
         """Ask several questions at a time. After a failure, pending answers are still kept, and no more are asked."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        pace = Pace(self.per_minute)
+        pace, sender = Pace(self.per_minute), Sender(headers, self.timeout)
 
         def answer(question: Question) -> None:
             try:
-                keep(question, self._reply(client, pace, question))
+                keep(question, self._reply(sender, pace, question))
             except BaseException:
                 pace.stop()  # before this thread takes the next question
                 raise
 
-        with (
-            httpx2.Client(headers=headers, timeout=self.timeout) as client,
-            ThreadPoolExecutor(self.concurrency) as pool,
-        ):
+        with closing(sender), ThreadPoolExecutor(self.concurrency) as pool:
             pending = [pool.submit(answer, question) for question in questions]
             try:
                 for done in as_completed(pending):
@@ -124,18 +116,19 @@ class Endpoint:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _reply(self, client: httpx2.Client, pace: Pace, question: Question) -> Reply:
+    def _reply(self, sender: Sender, pace: Pace, question: Question) -> Reply:
         failed = 0
         while question.window < self._unfit.get(question.task, math.inf):
+            sender.client()  # before its turn comes
             pace.wait()
             sent = self._settings
             body = {"model": self.model, "messages": question.messages, **sent, **self.extra}
             try:
-                response = client.post(f"{self.url}/chat/completions", json=body)
-                if response.is_success:
-                    reply = read_reply(response)
+                response = sender.post(f"{self.url}/chat/completions", body)
+                if response.code // 100 == 2:
+                    reply = read_reply(response.text)
                     self._reached = True
-                    return reply
+                    return replace(reply, text=self._without_key(reply.text or ""))
                 self._refused(response, question, sent)
             except (Transient, httpx2.RequestError) as error:
                 failed += 1
@@ -153,9 +146,9 @@ class Endpoint:
                     pace.pause(longest * random.uniform(0.5, 1))
         return Reply(None)
 
-    def _refused(self, response: httpx2.Response, question: Question, sent: Mapping[str, int]) -> None:
+    def _refused(self, response: Response, question: Question, sent: Mapping[str, int]) -> None:
         """Change the next attempt according to why this one was refused, or give up."""
-        code, text = response.status_code, response.text
+        code, text = response.code, response.text
         if code in (400, 413, 422) and TOO_LONG.search(text):
             self._unfit[question.task] = min(question.window, self._unfit.get(question.task, math.inf))
         elif code == 400 and "max_completion_tokens" in text and "max_tokens" in sent:
@@ -163,10 +156,10 @@ class Endpoint:
         elif code == 400 and "temperature" in text and "temperature" in sent:
             self._settings = without(sent, "temperature")
         elif (code in TRANSIENT or code >= 500) and "insufficient_quota" not in text:
-            after = retry_after(response)
+            after = retry_after(response.retry_after)
             if after is not None and after > LONGEST_WAIT:
                 raise BadInput(f"{self.url}: asks to wait {after:.0f} seconds ({code}); rerun after that")
-            raise Transient(f"{code} {response.reason_phrase}", after)
+            raise Transient(f"{code} {response.phrase}", after)
         elif code in (401, 403):
             raise BadInput(f"{self.url}: {'rejects the API key' if self.key else 'requires an API key'} ({code})")
         elif code == 404:
@@ -178,6 +171,10 @@ class Endpoint:
         """A reason in one line, without the API key should it contain that."""
         line = " ".join(str(reason).split()) or type(reason).__name__
         return (line.replace(self.key, "[key]") if self.key else line)[:200]
+
+    def _without_key(self, text: str) -> str:
+        """A text without the API key, should the endpoint echo it; short keys are placeholders."""
+        return text.replace(self.key, "[key]") if self.key and len(self.key) >= 8 else text
 
 
 def checked_url(url: str, key: str | None = None) -> str:
@@ -209,34 +206,42 @@ def without(settings: Mapping[str, int], *names: str) -> dict[str, int]:
     return {name: value for name, value in settings.items() if name not in names}
 
 
-def read_reply(response: httpx2.Response) -> Reply:
-    """The answer in a chat completion, empty if the model wrote nothing; anything else counts as a failed attempt."""
+def read_reply(text: str) -> Reply:
+    """The answer in a chat completion, empty if the model wrote nothing; anything else counts as a failed attempt.
+
+    Lone surrogates, which no file can hold, are escaped: such an answer is malformed.
+    """
     try:
-        completion = response.json()
-        text = completion["choices"][0]["message"].get("content") or ""
+        completion = parse_json(text)
+        answer = str(completion["choices"][0]["message"].get("content") or "")
         usage = completion.get("usage") or {}
-        return Reply(str(text), int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        tokens = (number_of_tokens(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+        return Reply(answer.encode("utf-8", "backslashreplace").decode("utf-8"), *tokens)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise Transient("the response is not a chat completion") from error
 
 
-def error_message(response: httpx2.Response) -> str:
+def number_of_tokens(stated: Any) -> int:
+    """A number of tokens, or 0 if an endpoint states none that can be believed."""
+    return int(stated) if isinstance(stated, int | float) and 0 <= stated < MOST_TOKENS else 0
+
+
+def error_message(response: Response) -> str:
     """The reason that the endpoint gives."""
     try:
-        content = response.json()
+        content = parse_json(response.text)
         why = content.get("error") or content.get("detail") or content.get("message")
-        return str(why.get("message", why) if isinstance(why, dict) else why or response.reason_phrase)
+        return str(why.get("message", why) if isinstance(why, dict) else why or response.phrase)
     except (ValueError, AttributeError):
-        return response.text or response.reason_phrase
+        return response.text or response.phrase
 
 
-def retry_after(response: httpx2.Response) -> float | None:
+def retry_after(stated: str) -> float | None:
     """Seconds to wait, from a number or a date."""
-    stated = response.headers.get("retry-after", "")
     try:
-        return max(0.0, float(stated))
+        return None if math.isnan(float(stated)) else max(0.0, float(stated))
     except ValueError:
         try:
             return max(0.0, parsedate_to_datetime(stated).timestamp() - time.time())
-        except ValueError:
+        except (ValueError, OverflowError):
             return None

@@ -53,8 +53,16 @@ class SharpenedCell(LengthCell):
     sharpened: bool = True
 
 
+NEEDS = {
+    "about": {"task": str, "prompts": int},
+    "accuracy": ["length", "hops", "accuracy", "low", "high"],
+    "heads": ["length", "layer", "head", *PLACES],
+    "loss": ["layer", "head", "attention", "measured", "predicted"],
+}
+
+
 @dataclass(frozen=True)
-class Lengths(Explorable, file="lengths.json", kind="lengths"):
+class Lengths(Explorable, file="lengths.json", kind="lengths", needs=NEEDS):
     """Accuracy and attention of a model of the lab at every length.
 
     `accuracy`: one row per length and number of hops, 0 for all of them. `heads`: one row per length and head, with the

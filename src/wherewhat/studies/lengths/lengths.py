@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any, Unpack
 from ...cells.executors import current
 from ...errors import BadInput
 from ...lab import Transformer
-from ...results import Progress, Say, ignore_progress, ignore_sentence, versions
+from ...results import Progress, Say, check_count, check_seed, ignore_progress, ignore_sentence, versions
 from ...tracing.fingerprint import dtype_name
 from ...tracing.load import AnyModel, Loading, OpenedModel, is_lab_model, open_model
 from .answers import Answerer
@@ -34,6 +35,7 @@ def lengths(
     longest: int = 5000,
     sharpen: bool = False,
     runs: int | None = None,
+    one_message: bool = False,
     endpoint: str | None = None,
     api_key_env: str | None = None,
     per_minute: float | None = None,
@@ -59,7 +61,8 @@ def lengths(
 
     A language model gives `TextLengths`: windows of 12 to 300 symbols, at most `longest`, and a query that names one of
     them by its position (number) or its letter (letter); `prompts` (20) per task, window and run, `runs` (5) with seeds
-    from `seed` on. With `endpoint`, the URL of an OpenAI-compatible API, `model` is the name of a model there. The API
+    from `seed` on. In a chat every example is a turn, or, with `one_message`, everything is one message, as published.
+    With `endpoint`, the URL of an OpenAI-compatible API, `model` is the name of a model there. The API
     key is read from the environment variable `api_key_env` (OPENAI_API_KEY) and never saved. `per_minute` limits
     requests, `concurrency` (4) is the number of requests at a time, `timeout` (60) is in seconds, `retries` (8) follow
     increasing pauses, `extra` holds additional fields of every request, and prices per million tokens read and written
@@ -78,18 +81,21 @@ def lengths(
         for name, value in (request | {"api_key_env": api_key_env} | prices).items():
             if value is not None:
                 raise BadInput(f"{name} applies only to a model behind an endpoint")
-    for name, value in (prices | {"seed": seed}).items():
-        if value is not None and value < 0:
+    check_seed(seed)
+    for name, value in prices.items():
+        if value is not None and not 0 <= value < math.inf:
             raise BadInput(f"{name} must not be negative, got {value}")
     for name, value in {"prompts": prompts, "runs": runs}.items():
-        if value is not None and value < 1:
-            raise BadInput(f"{name} must be at least 1, got {value}")
+        if value is not None:
+            check_count(value, name)
     folder = None if folder is None else Path(folder)
     by_name = isinstance(model, (str, Path))
 
     if endpoint is None and (isinstance(model, Transformer) or (by_name and is_lab_model(model))):
         if runs is not None:
             raise BadInput("runs applies only to language models")
+        if one_message:
+            raise BadInput("one_message applies only to language models")
         return _lab_lengths(model, folder, prompts or PROMPTS, longest, sharpen, seed, task, progress)
 
     if sharpen:
@@ -112,6 +118,7 @@ def lengths(
         answerer, about = _local_model(model, tokenizer, loading)
     found = measure_text_lengths(
         answerer, folder, windows=windows, prompts=prompts or TEXT_PROMPTS, seeds=range(seed, seed + (runs or RUNS)),
+        one_message=one_message,
         about=about | {"longest": longest, "versions": versions("transformers")}, progress=progress, say=say,
     )  # fmt: skip
     return _saved(found, folder)

@@ -14,8 +14,9 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from ...prompts.chat import in_chat
 from ...prompts.one_hop import Question
-from ...prompts.prompt import in_chat, tokenize
+from ...prompts.prompt import tokenize
 from ...tracing.fingerprint import model_hash
 from ...tracing.offload import entry_device
 from ...tracing.self_check import stated_context

@@ -30,7 +30,7 @@ def published_accuracy(task: str, lengths: Iterable[int]) -> dict[int, float]:
     >>> published_accuracy("number", (17, 100, 9000))
     {17: 1.0, 100: 0.7868}
     """
-    figure = _figure_5b()
+    figure = published_lengths()
     if task not in figure.columns:
         return {}
     added, accuracy = figure["added_tokens"].to_numpy(), figure[task].to_numpy()
@@ -40,5 +40,6 @@ def published_accuracy(task: str, lengths: Iterable[int]) -> dict[int, float]:
 
 
 @cache
-def _figure_5b() -> pd.DataFrame:
+def published_lengths() -> pd.DataFrame:
+    """Figure 5B: accuracy of number and letter by the number of tokens added to the 17 of training."""
     return pd.read_csv(FIGURE_5B)

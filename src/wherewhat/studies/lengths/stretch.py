@@ -27,7 +27,7 @@ from ...lab import Transformer
 from ...prompts.binding import MOST_PAIRS, binding
 from ...prompts.prompt import Prompt
 from ...prompts.request import PromptRequest, make_prompts
-from ...results import Progress, Result, Say, ignore_progress, ignore_sentence, versions
+from ...results import Progress, Result, Say, check_seed, ignore_progress, ignore_sentence, versions
 from ...tracing import capture
 from ...tracing.fingerprint import dtype_name, model_hash
 from ...tracing.load import AnyModel, Loading, is_lab_model, open_model
@@ -118,6 +118,7 @@ def stretch(
     """
     if isinstance(model, Transformer) or (isinstance(model, (str, Path)) and is_lab_model(model)):
         raise BadInput("stretch is for language models; for a model of the lab, lengths predicts the same")
+    check_seed(seed)
     lengths = sorted(set(measure or ()))
     if pairs < 3:
         raise BadInput(f"pairs must be at least 3, got {pairs}")

@@ -94,7 +94,10 @@ def show_stretch(found: Stretch, console: Console) -> None:
     well prediction and measurement agree."""
     measured_to = None if found.curves.empty else found.curves["length"].max()
     console.print(
-        Text.assemble((found.name, "bold"), f": the {SHOWN} heads that attend most to one token of the statements. ")
+        Text.assemble(
+            (found.name, "bold"),
+            f": the {min(SHOWN, len(found.heads))} heads that attend most to one token of the statements. ",
+        )
         + Text("Halved at: the length at which this attention is halved; ")
         + Text(f"-: not up to {found.about['longest']:,} tokens")
         + Text("." if measured_to is None else f", measured: not up to {measured_to:,}.")

@@ -65,13 +65,15 @@ def measure_text_lengths(
     windows: Sequence[int] = WINDOWS,
     prompts: int = PROMPTS,
     seeds: Sequence[int] = range(RUNS),
+    one_message: bool = False,
     about: Mapping[str, Any] | None = None,
     progress: Progress = ignore_progress,
     say: Say = ignore_sentence,
 ) -> TextLengths:
     """Accuracy on both tasks at every window, with 95 % intervals, from `prompts` prompts per task, window and seed.
 
-    With a folder, every answer is saved there as it arrives, and existing answers are reused.
+    With `one_message`, instruction, examples and sequence are one message of a chat, as published, instead of one turn
+    per example. With a folder, every answer is saved there as it arrives, and existing answers are reused.
 
     >>> measure_text_lengths(LocalModel(model, tokenizer), windows=(12, 100)).accuracy   # doctest: +SKIP
     """
@@ -83,7 +85,7 @@ def measure_text_lengths(
         for window in sorted(set(windows))
         for task in WORDINGS
         for seed in seeds
-        for question in one_hop(task, window, prompts, seed)
+        for question in one_hop(task, window, prompts, seed, one_message)
     ]
     unanswered = [question for question in dict.fromkeys(questions) if question not in log]
     if len(unanswered) < len(questions):
@@ -98,7 +100,7 @@ def measure_text_lengths(
     if unanswered:
         answerer.ask(unanswered, keep)
     answers = pd.DataFrame([answer_row(question, log[question]) for question in questions])
-    settings = {"windows": sorted(set(windows)), "prompts": prompts, "seeds": list(seeds)}
+    settings = {"windows": sorted(set(windows)), "prompts": prompts, "seeds": list(seeds), "one_message": one_message}
     identity = hashlib.sha256(answerer.identity.encode()).hexdigest()
     return TextLengths(answers, accuracy_table(answers), settings | {"identity": identity} | dict(about or {}))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import BadInput
 from ...lab import embedded
 from ...lab.checkpoint import SERIES
-from ...results import Progress, Say, ignore_progress, ignore_sentence
+from ...results import Progress, Say, check_count, ignore_progress, ignore_sentence
 from ..dynamics.dynamics import Dynamics
 from ..profile.profile import profile
 from ..profile.result import Profile
@@ -17,6 +16,13 @@ TAUGHT = {
     "number": "from an integer m, go m places to the left, until a letter is reached",
     "letter": "from a pair xy, go to the pair that starts with y, until a digit is reached",
 }
+
+TITLE = "Two small models learn to follow a path: one by where, one by what"
+LEAD = (
+    "Every sequence is a path: in number, an integer m points m places to the left, which needs positions; in letter, "
+    "the pair xy points to the pair that starts with y, which needs symbols.",
+    "Play the training and watch the heads move: those that look at where go right, those that look at what go up.",
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,8 @@ class Demo:
 
     @property
     def results(self) -> dict[str, Profile | Dynamics]:
-        """Everything that the page shows, by name."""
-        return {**self.profiles, **{f"{name}, learning": series for name, series in self.series.items()}}
+        """Everything that the page shows, by name; it opens on the two series."""
+        return {**{f"{name}, learning": series for name, series in self.series.items()}, **self.profiles}
 
 
 def demo(
@@ -63,8 +69,7 @@ def demo(
 
     >>> ww.demo(prompts=2).profiles["number"].heads                    # doctest: +SKIP
     """
-    if prompts < 1:
-        raise BadInput(f"prompts must be at least 1, got {prompts}")
+    check_count(prompts, "prompts")
     profiles = {
         name: profile(
             embedded(name), samples=prompts, seed=seed, folder=None if folder is None else Path(folder) / name,

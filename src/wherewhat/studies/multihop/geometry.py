@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from ...core.frequency import mean_frequency
+from ...core.frequency import mean_frequency, pair_use, softmax_mean_frequency
 from ...core.scores import frequency_use
 from ...core.trace import AttentionLayer
 from ...lab import Transformer
@@ -24,18 +24,21 @@ from ...tasks import Sequences
 from ...tracing import capture
 from ...tracing.fingerprint import weights_hash
 
+BATCH = 64  # sequences traced at a time
 SLOPES = 2048  # tried in each of the two rounds of the search
 
 
 @dataclass(frozen=True)
 class Geometry(Result, file="geometry.json", kind="geometry of heads"):
-    """`heads`: one row per head, with the mean frequency that it uses and, for the plane that it uses most,
+    """`heads`: one row per head, with the mean frequency ID that it uses, weighted linearly (`mean_frequency`) and as
+    in table 1 of the paper (`softmax_mean_frequency`), and, for the plane that it uses most,
 
     - `concentration`: how far its keys point in one direction (1: all of them do, 0: they are spread evenly),
     - `slope`: the rotation of its queries per step of requested distance, in units of the angle of the plane (a fan
       that looks up distances has 1), and `fan`: how closely the queries follow that slope (1: all of them do).
 
-    `use`: one row per head and frequency, the mean over prompts of the largest logit and of the norm. `points`: the
+    `use`: one row per head and frequency, the mean over prompts of the largest logit and of the norm, and as in
+    figure 8 the largest product over all pairs of a query and an earlier key (`pairs`, not scaled). `points`: the
     queries and keys, before rotation, on the most used plane.
     """
 
@@ -53,6 +56,7 @@ def geometry(model: Transformer, sequences: Sequences) -> Geometry:
     """
     trace = capture(model, sequences.tokens)
     used = frequency_use(trace)
+    pairs = mean_pair_use(model, sequences)
     largest, norm = used.maximum.mean(0), used.norm.mean(0)  # L H F
     steps = sequences.path[:, 0] - sequences.path[:, 1]
     heads, points = [], []
@@ -65,10 +69,12 @@ def geometry(model: Transformer, sequences: Sequences) -> Geometry:
         used_keys = keys[:, torch.arange(len(most)) * keys.shape[1] // len(most), :-1, most]  # H B T
         slope, fan = slope_of_phases(used_queries, steps)
         mean = mean_frequency(largest[number, :, :planes])
+        published = softmax_mean_frequency(pairs[number, :, :planes])
         for head, plane in enumerate(most.tolist()):
             angle = float(angles[plane])
             heads.append(
                 {"layer": layer.index, "head": head, "mean_frequency": int(mean[head]), "frequency": plane + 1}
+                | {"softmax_mean_frequency": float(published[head])}
                 | {"mean_angle": float(angles[int(mean[head]) - 1]), "angle": angle}
                 | {"concentration": resultant(used_keys[head].flatten()), "fan": float(fan[head])}
                 | {"slope": float(-slope[head]) / angle}
@@ -80,8 +86,17 @@ def geometry(model: Transformer, sequences: Sequences) -> Geometry:
     use = {"layer": np.asarray(trace.layers)[index[0]], "head": index[1], "frequency": index[2] + 1}
     use |= {"angle": trace.angles.numpy()[index[0], index[2]]}
     use |= {"largest": largest.flatten().numpy(), "norm": norm.flatten().numpy()}
+    use |= {"pairs": pairs.flatten().numpy()}
     about = {"weights": weights_hash(model), "prompts": len(sequences)}
     return Geometry(pd.DataFrame(heads), pd.DataFrame(use), pd.concat(points, ignore_index=True), about)
+
+
+def mean_pair_use(model: Transformer, sequences: Sequences) -> Float[Tensor, "L H F"]:
+    """The curve of figure 8: the mean over sequences of the largest product of any query with an earlier key."""
+    total, places = torch.zeros(()), range(sequences.tokens.shape[1])
+    for tokens in sequences.tokens.split(BATCH):
+        total = total + pair_use(model.trace(tokens, places)).sum(0)
+    return total / len(sequences)
 
 
 def contents_on_planes(layer: AttentionLayer) -> tuple[Complex[Tensor, "B H P"], Complex[Tensor, "B K T P"]]:

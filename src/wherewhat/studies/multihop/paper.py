@@ -1,9 +1,14 @@
-"""The paper on learning dynamics, reproduced: both tasks, several seeds, beside what was published."""
+"""The paper on learning dynamics, reproduced: both tasks, several seeds and recipes, beside what was published.
+
+Everything about one run is measured in its folder, in cells that are reused. The tables of all runs are then joined;
+rows of earlier runs in the results folder are kept, so recipes can be trained one after another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +18,34 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...cells.cells import run_cells
-from ...lab import Recipe, load_checkpoint
+from ...errors import BadInput
+from ...files import read_table
+from ...lab import Recipe, Transformer, load_checkpoint
 from ...lab.train import accuracy_by_hops
-from ...results import Progress, Result, ignore_progress, versions
+from ...results import Progress, Result, Say, ignore_progress, ignore_sentence, versions
 from ...tasks import TASKS, Sequences
 from ...tracing.fingerprint import weights_hash
-from ...words import name_layers
 from ..dynamics.measure import measure_series, views_of_sequences
 from ..dynamics.result import Dynamics
 from ..dynamics.series import series_of_run
-from ..lengths.hop_lengths import GRID, measure_lengths
+from ..lengths.hop_lengths import measure_lengths
+from ..lengths.paper import TRAINED_TOKENS, published_lengths
 from ..theorems.discrepancy import discrepancy_curves
+from .comparison import RUN, best_step, compare_with_paper, curves, measures
+from .flow import flow
 from .geometry import geometry
-from .published import mean_frequencies, steps_to_learn
 from .roles import measure_roles, role_table
+from .runs import RECIPES, PlannedRun, plan, runs_in
 from .train import train_task
 
-LEARNT = 0.99  # accuracy from which a number of hops counts as learnt
-FULL, PART = 2400, 400  # validation sequences scored for the first seed of a task, and for the others
-STEPS, FREQUENCIES = "step at which 1, 2, 3, 4 hops first reach 99 %", "mean frequency ID by layer"
-
-# As printed in the text, or read off a figure by eye (~); curves and tables are in published/.
-PUBLISHED = {  # number, letter
-    "pure positional, gamma 0.1": ("layers 0-3", "none"),
-    "pure symbolic, gamma 0.1": ("layers 4-11", "layers 1-11"),
-    "positional heads in the order in which they became pure": ("1 0 2 3", "none"),
-    "symbolic heads in the order in which they became pure": ("not stated", "1 to 11, by depth"),
-    "pure positional, gamma 0.05": ("layers 1-2", "none"),
-    "pure symbolic, gamma 0.05": ("layers 5-11", "not stated"),
-    STEPS: tuple(" ".join(map(str, steps_to_learn(task, LEARNT))) for task in TASKS),
-    FREQUENCIES: tuple(" ".join(map(str, mean_frequencies(task))) for task in TASKS),
-    "accuracy at 100, 300, 1000, 5000 tokens": ("~.74 ~.47 ~.20 ~.04", "not stated, ~.99 ~.86 ~.48"),
-}
+FULL, PART = 2400, 400  # validation sequences scored at every checkpoint, and used for roles, geometry and flow
+ADDED = tuple(published_lengths()["added_tokens"])
+JOINED = "heads accuracy purity roles test geometry use flow example lengths loss".split()
 
 
 @dataclass(frozen=True)
-class FinalCell:
-    """The last checkpoint of a run: roles of its heads on validation sequences, accuracy on the test sequences."""
+class MomentCell:
+    """A checkpoint of a run: roles of its heads on validation sequences, accuracy on the test sequences."""
 
     weights: str
     task: str
@@ -60,10 +56,12 @@ class FinalCell:
 
 @dataclass(frozen=True)
 class MultihopResults(Result, file="multihop.json", kind="reproduction of the paper on learning dynamics"):
-    """All runs together: the tables of their dynamics with columns for task and seed, and the comparison.
+    """The tables of all runs, with columns task, recipe and seed, and their comparison with the paper.
 
-    `test` is accuracy on the test sequences, `geometry` how heads hold queries and keys, `lengths` and `loss` accuracy
-    and loss of attention on longer sequences. `discrepancy` belongs to the heads that theory constructs.
+    `heads`, `accuracy` and `purity` cover every checkpoint. The other tables describe two checkpoints (`moment`): the
+    one with the best validation accuracy, as in the paper, and the last one. `measures` are single numbers, `curves`
+    whole curves, `comparison` findings in words, each beside the published ones. `discrepancy` belongs to the heads
+    that theory constructs. `about["unfinished"]` lists runs that were not trained to the end.
     """
 
     heads: pd.DataFrame
@@ -72,18 +70,21 @@ class MultihopResults(Result, file="multihop.json", kind="reproduction of the pa
     roles: pd.DataFrame
     test: pd.DataFrame
     geometry: pd.DataFrame
+    use: pd.DataFrame
+    flow: pd.DataFrame
+    example: pd.DataFrame
     lengths: pd.DataFrame
     loss: pd.DataFrame
+    measures: pd.DataFrame
+    curves: pd.DataFrame
     comparison: pd.DataFrame
     discrepancy: pd.DataFrame
     about: dict[str, Any]
 
     def small_tables(self) -> dict[str, pd.DataFrame]:
         """Those that fit on a screen."""
-        return {
-            "comparison": self.comparison, "test": self.test, "purity": self.purity, "roles": self.roles,
-            "geometry": self.geometry, "lengths": self.lengths, "loss": self.loss,
-        }  # fmt: skip
+        names = "comparison curves measures test purity roles geometry lengths loss".split()
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
     def _paths(cls) -> dict[str, str]:
@@ -93,129 +94,155 @@ class MultihopResults(Result, file="multihop.json", kind="reproduction of the pa
 
 def reproduce_multihop(
     folder: str | Path,
-    seeds: Sequence[int] = (0, 1),
-    tasks: Sequence[str] = ("number", "letter"),
+    seeds: Sequence[int] = range(3),
+    tasks: Sequence[str] = tuple(TASKS),
+    recipes: Sequence[str] = ("64",),
     *,
-    recipe: Callable[[int], Recipe] = lambda seed: Recipe(seed=seed),
+    finished_only: bool = False,
+    recipe: Recipe | None = None,
     prompts: tuple[int, int] = (FULL, PART),
-    longest: int = max(GRID),
+    longest: int = TRAINED_TOKENS + max(ADDED),
     progress: Progress = ignore_progress,
+    say: Say = ignore_sentence,
 ) -> MultihopResults:
-    """Train and measure models on every task and seed, and compare them with the paper.
+    """Train and measure models on every task, recipe and seed, and compare them with the paper.
 
-    Every run is in folder/TASK-SEED, the result is saved in folder/multihop; existing runs and measurements are reused.
+    Every run is in folder/TASK-RECIPE-SEED, the result in folder/multihop; existing runs and measurements are reused,
+    and rows of other runs in folder/results are kept. With `finished_only` nothing is trained: all finished runs in the
+    folder are measured, whatever their recipe. `recipe` replaces the settings of the recipes, for tests.
 
     >>> reproduce_multihop("runs").comparison                          # doctest: +SKIP
     """
-    parts: dict[str, list[pd.DataFrame]] = {}
-    compared: dict[str, dict[str, dict[str, str]]] = {}
-    for task in tasks:
-        _, validation, test = TASKS[task]().splits()
-        for number, seed in enumerate(seeds):
-            name = f"{task}-{seed}"
-            run, show = Path(folder) / name, _named(progress, name)
-            train_task(task, run, recipe(seed), progress=show)
-            sequences = validation[: prompts[0] if number == 0 else prompts[1]]
-            about = {"task": task, "seed": seed}
-            watched = measure_series(
-                series_of_run(run), views_of_sequences(sequences), run / "dynamics", about=about, progress=show
-            )
-            show("test and roles", 0, 1)
-            found = {"heads": watched.heads, "accuracy": watched.accuracy, "purity": watched.purity}
-            found |= at_the_end(run, task, validation[: prompts[1]], test, final_scores(watched))
-            held = geometry(load_checkpoint(run), validation[: prompts[1]])
-            held.save(run / "geometry")
-            far = measure_lengths(
-                load_checkpoint(run), task, run / "lengths" / "cells", grid=[at for at in GRID if at <= longest],
-                progress=show,
-            )  # fmt: skip
-            far.save(run / "lengths")
-            found |= {"geometry": held.heads, "lengths": far.accuracy, "loss": far.loss}
-            for part, table in found.items():
-                parts.setdefault(part, []).append(table.assign(task=task, seed=seed))
-            compared.setdefault(task, {})[f"seed {seed}"] = in_words(watched) | at_lengths(far.accuracy)
-    joined = {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
+    planned = list(runs_in(folder)) if finished_only else plan(tasks, recipes, seeds)
+    unfinished = [run.name for run in planned if finished_only and not run.finished(folder)]
+    for name in unfinished:
+        say(f"{name}: not finished, left out")
+    found: list[dict[str, pd.DataFrame]] = []
+    for run in planned:
+        if run.name not in unfinished:
+            show = _named(progress, run.name)
+            if not finished_only:
+                trained_by = recipe or run.recipe.recipe(run.seed)
+                train_task(
+                    run.task, Path(folder) / run.name, trained_by, exact_gelu=run.recipe.exact_gelu, progress=show
+                )
+            found.append(measure_run(run, Path(folder), prompts, longest, show))
+    joined = join_runs(found, Path(folder) / "results")
     progress("discrepancy", 0, 1)
-    recipes = [asdict(recipe(seed)) | {"betas": list(recipe(seed).betas)} for seed in seeds]
-    about = {"tasks": list(tasks), "recipes": recipes, "prompts": list(prompts), "longest": longest}
-    made = MultihopResults(
-        **joined,
-        comparison=compare_with_paper(compared),
-        discrepancy=discrepancy_curves(),
-        about=about | {"versions": versions()},
-    )
+    made = finish(joined, {"unfinished": unfinished, "prompts": list(prompts), "longest": longest})
     made.save(Path(folder) / "multihop")
     return made
 
 
-def at_the_end(
-    run: Path, task: str, some: Sequences, test: Sequences, scores: Float[Tensor, "L H 2"]
-) -> dict[str, pd.DataFrame]:
-    """Roles of the heads of a finished run on some sequences, and its accuracy on the test sequences."""
-    model = load_checkpoint(run)
+def finish(joined: dict[str, pd.DataFrame], about: dict[str, Any]) -> MultihopResults:
+    """The joined tables with their comparison with the paper."""
+    heads: Any = joined["heads"]
+    runs = heads[RUN].drop_duplicates().to_dict("records")
+    return MultihopResults(
+        **joined,
+        measures=measures(joined),
+        curves=curves(joined),
+        comparison=compare_with_paper(joined),
+        discrepancy=_discrepancy(),
+        about=about | {"runs": runs, "recipes": _described_recipes(), "versions": versions()},
+    )
 
-    def compute(cell: FinalCell) -> dict[str, Tensor]:
+
+def measure_run(
+    run: PlannedRun, folder: Path, prompts: tuple[int, int], longest: int, progress: Progress
+) -> dict[str, pd.DataFrame]:
+    """All tables of a finished run."""
+    _, validation, test = TASKS[run.task]().splits()
+    at, about = folder / run.name, {"task": run.task, "seed": run.seed, "recipe": run.recipe.words}
+    watched = measure_series(
+        series_of_run(at), views_of_sequences(validation[: prompts[0]]), at / "dynamics", about=about, progress=progress
+    )
+    tables = {"heads": [watched.heads], "accuracy": [watched.accuracy], "purity": [watched.purity]}
+    scored: Any = watched.heads
+    last = int(scored["step"].max())
+    for moment, step in (("best", best_step(watched.accuracy)), ("last", last)):
+        progress(f"{moment} checkpoint", 0, 1)
+        model = load_checkpoint(at, step)
+        scores = scores_at(watched, step)
+        there = measure_moment(model, run.task, at, moment, (validation[: prompts[1]], test), scores, longest, progress)
+        for name, table in there.items():
+            tables.setdefault(name, []).append(table.assign(moment=moment, step=step))
+    return {
+        name: pd.concat(parts, ignore_index=True).assign(task=run.task, seed=run.seed, recipe=run.recipe.words)
+        for name, parts in tables.items()
+    }
+
+
+def measure_moment(
+    model: Transformer,
+    task: str,
+    folder: Path,
+    moment: str,
+    sequences: tuple[Sequences, Sequences],
+    scores: Float[Tensor, "L H 2"],
+    longest: int,
+    progress: Progress,
+) -> dict[str, pd.DataFrame]:
+    """What is measured of one checkpoint: on some validation sequences, on the test sequences, and at all lengths."""
+    some, test = sequences
+
+    def compute(cell: MomentCell) -> dict[str, Tensor]:
         return measure_roles(model, some) | {"test": torch.tensor(accuracy_by_hops(model, test))}
 
-    cell = FinalCell(weights_hash(model), task, len(some), len(test))
-    (measured,) = run_cells(run / "dynamics" / "cells", [cell], compute)
+    cell = MomentCell(weights_hash(model), task, len(some), len(test))
+    (measured,) = run_cells(folder / "dynamics" / "cells", [cell], compute)
     by_hops = measured["test"].tolist()
-    tested = pd.DataFrame({"hops": range(1, len(by_hops) + 1), "accuracy": by_hops})
-    return {"roles": role_table(measured, scores), "test": tested}
-
-
-def final_scores(watched: Dynamics) -> Float[Tensor, "L H 2"]:
-    """Positional and symbolic score of every head at the last step."""
-    last = _last_step(watched)
-    scores = torch.stack([torch.tensor(last[name].to_numpy()) for name in ("positional", "symbolic")], -1)
-    return scores.unflatten(0, (len(set(last["layer"])), -1))
-
-
-def in_words(watched: Dynamics) -> dict[str, str]:
-    """The findings of a run in the words of the paper."""
-    made = {}
-    for gamma in (0.1, 0.05):
-        for kind, axis in (("where", "positional"), ("what", "symbolic")):
-            pure = watched.purity.query(f"gamma == {gamma} and kind == '{kind}'")
-            layers = tuple(pure.sort_values("step")["layer"].tolist())
-            made[f"pure {axis}, gamma {gamma}"] = name_layers(layers) if layers else "none"
-            if gamma == 0.1:
-                order = " ".join(map(str, layers)) or "none"
-                made[f"{axis} heads in the order in which they became pure"] = order
-    learnt = []
-    for _, seen in watched.accuracy.groupby("hops"):
-        steps = seen["step"].to_numpy()[seen["accuracy"].to_numpy() >= LEARNT]
-        learnt.append(str(steps.min()) if len(steps) else "never")
-    made[STEPS] = " ".join(learnt)
-    made[FREQUENCIES] = " ".join(f"{number:.0f}" for number in _last_step(watched)["mean_frequency"])
-    return made
-
-
-def at_lengths(accuracy: pd.DataFrame) -> dict[str, str]:
-    """Accuracy over all hops at some lengths."""
-    whole = accuracy.query("hops == 0")
-    shares = dict(zip(whole["length"], whole["accuracy"], strict=True))
+    held, moving = geometry(model, some), flow(model, task, some)
+    held.save(folder / f"geometry-{moment}")
+    grid = [TRAINED_TOKENS + added for added in ADDED if TRAINED_TOKENS + added <= longest]
+    far = measure_lengths(model, task, folder / "lengths" / "cells", grid=grid, progress=progress)
+    far.save(folder / f"lengths-{moment}")
     return {
-        "accuracy at 100, 300, 1000, 5000 tokens": " ".join(
-            f"{shares[length]:.2f}" if length in shares else "-" for length in (100, 300, 1000, 5000)
-        )
+        "roles": role_table(measured, scores),
+        "test": pd.DataFrame({"hops": range(1, len(by_hops) + 1), "accuracy": by_hops}),
+        "geometry": held.heads, "use": held.use, "flow": moving.shares, "example": moving.example,
+        "lengths": far.accuracy, "loss": far.loss,
+    }  # fmt: skip
+
+
+def join_runs(found: Sequence[dict[str, pd.DataFrame]], results: Path) -> dict[str, pd.DataFrame]:
+    """The tables of these runs, and the rows of all other runs from the results folder."""
+    joined = {}
+    for name in JOINED:
+        parts, path = [tables[name] for tables in found], results / f"dynamics-{name}.parquet"
+        if path.is_file():
+            before: Any = read_table(path)
+            now = {run for table in parts for run in table[RUN].drop_duplicates().itertuples(index=False, name=None)}
+            kept = [run not in now for run in before[RUN].itertuples(index=False, name=None)]
+            parts.append(before[kept])
+        if not parts:
+            raise BadInput(f"no finished runs and no earlier results in {results.parent}")
+        table: Any = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+        key = {label: number for number, label in enumerate(one.words for one in RECIPES.values())}
+        order = [table["task"].map(list(TASKS).index), table["recipe"].map(key), table["seed"]]
+        table = table.iloc[pd.concat(order, axis=1).sort_values(RUN, kind="stable").index]
+        joined[name] = table.reset_index(drop=True)
+    return joined
+
+
+def scores_at(watched: Dynamics, step: int) -> Float[Tensor, "L H 2"]:
+    """Positional and symbolic score of every head at a step."""
+    there = watched.heads.query(f"query == 0 and step == {step}")
+    scores = torch.stack([torch.tensor(there[name].to_numpy()) for name in ("positional", "symbolic")], -1)
+    return scores.unflatten(0, (len(set(there["layer"])), -1))
+
+
+def _described_recipes() -> dict[str, dict[str, Any]]:
+    return {
+        one.words: asdict(one.recipe(0)) | {"betas": list(one.recipe(0).betas), "exact_gelu": one.exact_gelu}
+        for one in RECIPES.values()
     }
+
+
+@cache
+def _discrepancy() -> pd.DataFrame:
+    return discrepancy_curves()
 
 
 def _named(progress: Progress, name: str) -> Progress:
     return lambda what, done, total: progress(f"{name}: {what}", done, total)
-
-
-def _last_step(watched: Dynamics) -> pd.DataFrame:
-    return watched.heads.query(f"query == 0 and step == {watched.heads['step'].max()}")
-
-
-def compare_with_paper(compared: dict[str, dict[str, dict[str, str]]]) -> pd.DataFrame:
-    """One row per finding: what was published, beside what was found for each seed."""
-    rows = [
-        {"task": task, "finding": finding, "published": dict(zip(TASKS, published, strict=True))[task]}
-        | {seed: found.get(finding, "-") for seed, found in by_seed.items()}
-        for task, by_seed in compared.items()
-        for finding, published in PUBLISHED.items()
-    ]
-    return pd.DataFrame(rows)

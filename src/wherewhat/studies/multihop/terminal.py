@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pandas as pd
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -9,6 +12,7 @@ from rich.text import Text
 
 from ...display.terminal import STYLE, plane
 from ..dynamics.terminal import _table
+from .comparison import best_or_last
 from .demo import TAUGHT, Demo
 from .paper import MultihopResults
 
@@ -18,33 +22,42 @@ def show_multihop(made: MultihopResults, console: Console) -> None:
     for task, rows in made.comparison.groupby("task"):
         console.print(Text(f"{task}", "bold"))
         console.print(Padding(_table(rows.drop(columns="task")), (0, 2, 1, 2)))
+    if left_out := made.about.get("unfinished"):
+        console.print(f"Runs that are not finished: {', '.join(left_out)}\n")
+    console.print(Text("Published curves beside the spread over seeds", "bold"))
+    console.print("Share of published points between the lowest and the highest seed; mean distance from their mean.")
+    known: Any = made.curves
+    over = known.groupby(["task", "recipe", "figure"])[["seeds", "inside", "distance"]].mean().reset_index()
+    console.print(Padding(_table(over.round(2)), (0, 2, 1, 2)))
     console.print(Text("Accuracy on the 45,600 test sequences, by hops", "bold"))
-    tested = made.test.pivot(index=["task", "seed"], columns="hops", values="accuracy").reset_index()
+    runs = ["task", "recipe", "seed", "moment"]
+    tested: Any = made.test
+    tested = tested.pivot(index=runs, columns="hops", values="accuracy").reset_index()
     console.print(Padding(_table(tested), (0, 2, 1, 2)))
-    console.print(Text("Roles of the heads of the first seed", "bold"))
+    first = made.roles[["recipe", "seed"]].iloc[0].to_dict()
+    console.print(Text(f"Heads of {first['recipe']}, seed {first['seed']}", "bold"))
     console.print(
         "Attention of the last token on itself, on the next token of its path and on later ones; accuracy lost for 1 "
         "and 4 hops when the head's output is zero."
     )
     shown = {"task": "task", "layer": "layer", "role": "role", "last_self": "itself", "last_next": "next"}
     shown |= {"last_later": "later", "lost_zero_1": "lost, 1", "lost_zero_4": "lost, 4"}
-    first = made.roles.query(f"seed == {made.roles['seed'].min()}")
-    console.print(Padding(_table(first.filter(shown).rename(columns=shown)), (0, 2, 1, 2)))
-    console.print(Text("Rotation planes of the heads of the first seed", "bold"))
+    console.print(Padding(_table(_first_run(made.roles).filter(shown).rename(columns=shown)), (0, 2, 1, 2)))
     console.print(
-        "Mean frequency; for the most used plane: alignment of the keys, rotation of the queries per step of distance "
-        "(in units of the plane's angle), and how closely the queries follow it."
+        "Mean frequency ID (table 1: weighted by the softmax over all pairs; linear: from the last query). For the "
+        "most used plane: alignment of the keys, rotation of the queries per step of distance (in units of the plane's "
+        "angle), and how closely the queries follow it."
     )
-    shown = {
-        "task": "task",
-        "layer": "layer",
-        "mean_frequency": "mean ID",
-        "mean_angle": "angle",
-        "frequency": "most used",
-    }
-    shown |= {"concentration": "keys aligned", "slope": "slope", "fan": "fan"}
-    first = made.geometry.query(f"seed == {made.geometry['seed'].min()}")
-    console.print(Padding(_table(first.filter(shown).rename(columns=shown)), (0, 2, 1, 2)))
+    shown = {"task": "task", "layer": "layer", "softmax_mean_frequency": "mean ID, table 1", "mean_frequency": "linear"}
+    shown |= {"frequency": "most used", "concentration": "keys aligned", "slope": "slope", "fan": "fan"}
+    console.print(Padding(_table(_first_run(made.geometry).filter(shown).rename(columns=shown)), (0, 2, 1, 2)))
+
+
+def _first_run(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first recipe and seed, at the best checkpoint if it was measured."""
+    rows: Any = best_or_last(table)
+    recipe, seed = rows[["recipe", "seed"]].iloc[0]
+    return rows[(rows["recipe"] == recipe) & (rows["seed"] == seed)]
 
 
 def show_demo(demo: Demo, console: Console) -> None:

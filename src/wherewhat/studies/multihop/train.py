@@ -27,9 +27,11 @@ def train(
     dropout: float = 0.1,
     embedding_dropout: float | None = None,
     exact_gelu: bool = False,
+    half: bool = False,
     every: int = EVERY,
     threads: int | None = None,
     seed: int = 0,
+    data_seed: int | None = None,
     progress: Progress = ignore_progress,
     say: Say = ignore_sentence,
 ) -> Run:
@@ -37,7 +39,9 @@ def train(
 
     The defaults are the paper's: one epoch of 432,000 sequences. `warmup` is the number of steps until the learning
     rate reaches `rate`, from which it decays to 0 by `schedule`, "linear" or "cosine". `embedding_dropout` None is the
-    same as `dropout`; `exact_gelu` replaces the tanh approximation. `every` is the number of steps between checkpoints.
+    same as `dropout`; `exact_gelu` replaces the tanh approximation; `half` is mixed precision in float16, emulated.
+    `every` is the number of steps between checkpoints. `data_seed` is the seed of the order of the sequences, None the
+    same as `seed`. The authors' scripts train with exact GELU and no embedding dropout.
 
     The run is saved in `folder`, by default runs/TASK-SEED. An interrupted run resumes, and ends with the same weights.
 
@@ -47,7 +51,7 @@ def train(
     folder = Path("runs") / f"{task}-{seed}" if folder is None else Path(folder)
     recipe = Recipe(
         steps, batch, rate, warmup=warmup, schedule=schedule, dropout=dropout, embedding_dropout=embedding_dropout,
-        seed=seed,
+        seed=seed, data_seed=data_seed, half=half,
     )  # fmt: skip
     with processor_threads(threads):
         train_task(

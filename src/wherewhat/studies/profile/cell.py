@@ -9,21 +9,31 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
+from ...core.exclusion import Exclusion
 from ...core.placement import Placement
-from ...core.scores import Scores, block_index, entropy, exclusion, frequency_use, score, score_frequencies
-from ...core.swaps import block_attention
+from ...core.scores import ENTROPY, EXCLUSION, USE, block_index, swap_measure
+from ...core.swaps import Weighting, block_attention
 from ...core.trace import Trace
+from ...core.walk import Measure, every_layer
 from ...errors import BadInput
+from ...prompts.prompt import joined
 from ...tracing import capture
 from ...tracing.fingerprint import dtype_name
 from ...tracing.offload import entry_device
 from ...tracing.self_check import stated_context
+from .attention import (
+    MOST_QUERIES,
+    attention_shares,
+    drawn_heads,
+    fixed_point,
+    stacked_layers,
+    strongest_keys,
+)
 from .prompt_level import score_prompt
 
-VERSION = 3
+VERSION = 4
 TAUS = (1e-4, 1e-3, 1e-2, math.inf)
 CHECKS = ("attention", "logits", "keys", "swap", "prefix")
 # Most blocks in a stored table, and in a finer cut of the blocks.
@@ -46,8 +56,12 @@ class PromptCell:
     ids: tuple[int, ...]
     blocks: tuple[Span, ...]
     answer: int | None
+    target: int | None
+    answer_at: int | None
     tau: float
     table: bool = False
+    shown: bool = False  # store its attention on every token
+    every_query: bool = False  # store the strongest keys of its queries
     level: str = "keys"
     swaps: int | None = None
     seed: int | None = None
@@ -56,7 +70,7 @@ class PromptCell:
 
 @dataclass(frozen=True)
 class SignatureCell:
-    """Repeated random tokens, on which previous-token and induction heads are recognised."""
+    """Repeated random tokens, on which previous-token, current-token and induction heads are recognised."""
 
     weights: str
     dtype: str
@@ -67,37 +81,60 @@ class SignatureCell:
 
 def measure_keys(model: PreTrainedModel, cell: PromptCell, _: Within = ignore_progress) -> dict[str, Tensor]:
     """All numbers of one prompt at level keys, from a single forward pass."""
-    trace = capture(model, torch.tensor([cell.ids], device=entry_device(model)))
+    return measure_trace(capture_cell(model, cell), cell)
+
+
+def measure_trace(trace: Trace, cell: PromptCell, thorough: bool = True) -> dict[str, Tensor]:
+    """All numbers of a forward pass, in one walk over its placement tables; if `thorough`, also with other temperatures
+    and other blocks."""
     blocks, tau = cell.blocks, cell.tau
-    heads, blind = score(trace, blocks, tau), without_first(trace, blocks, tau)
-    alone, use, bounds = score_frequencies(trace, blocks, tau), frequency_use(trace), exclusion(trace)
+    taus, cuts = (other_taus(tau), other_blocks(blocks)) if thorough else ({}, {})
+    after_first = [block for block in blocks if block[0] > 0]
     index = block_index(blocks, trace.keys)
-    result = seen_in(trace, cell) | {
-        "positional": heads.positional[0],
-        "symbolic": heads.symbolic[0],
-        "positional_without_first": blind[0],
-        "symbolic_without_first": blind[1],
-        "skipped": heads.skipped[0],
-        "entropy": entropy(trace)[0],
-        "variance": bounds.variance[0],
-        "exclusion_bound": bounds.bound[0],
-        "frequency_positional": alone.positional[0],
-        "frequency_symbolic": alone.symbolic[0],
-        "use_norm": use.norm[0],
-        "use_max": use.maximum[0],
-        "block_attention": _stacked_layers(trace, lambda layer: block_attention(trace.placements(layer), index)),
+    weightings = [Weighting(value) for value in (tau, *taus.values())]
+    if blind := len(after_first) == len(blocks):  # key 0 belongs to no block, so the same swaps serve this weighting
+        weightings.append(Weighting(tau, without_first=True))
+    measures = {
+        "scores": swap_measure(trace, blocks, weightings),
+        "frequencies": swap_measure(trace, blocks, [Weighting(tau)], frequencies=True),
+        "use": USE,
+        "exclusion": EXCLUSION,
+        "entropy": ENTROPY,
+        "attention": Measure(lambda tables: (tables.attention(), block_attention(tables, index))),
+    }
+    measures |= {name: swap_measure(trace, spans, [Weighting(tau)]) for name, spans in cuts.items()}
+    if not blind and len(after_first) >= 2:
+        measures["without first"] = swap_measure(trace, after_first, [Weighting(tau, without_first=True)])
+    if cell.table:
+        measures["table"] = Measure(lambda tables: (merged_log_mass(tables, index),))
+    found = {
+        name: [tensor[0] for tensor in tensors]
+        for name, tensors in zip(measures, every_layer(trace, *measures.values()), strict=True)
+    }
+    heads = torch.stack(found["scores"]).unflatten(0, (-1, 3))  # V 3 L H
+    without_first = heads[-1] if blind else found.get("without first", torch.full_like(heads[0], torch.nan))
+    rows, on_blocks = found["attention"]
+    bounds = Exclusion(*found["exclusion"])
+    result = seen_in(trace, cell, rows) | {
+        "positional": heads[0, 0],
+        "symbolic": heads[0, 1],
+        "positional_without_first": without_first[0],
+        "symbolic_without_first": without_first[1],
+        "skipped": heads[0, 2],
+        "entropy": found["entropy"][0],
+        "variance": bounds.variance,
+        "exclusion_bound": bounds.bound,
+        "frequency_positional": found["frequencies"][0],
+        "frequency_symbolic": found["frequencies"][1],
+        "use_norm": found["use"][0],
+        "use_max": found["use"][1],
+        "block_attention": on_blocks,
         "angles": trace.angles,
         "frequency_ids": torch.tensor(trace.frequency_ids),
     }
-    for name, other in other_taus(tau).items():
-        result[f"tau {name}"] = _stacked(score(trace, blocks, other))
-    for name, spans in other_blocks(blocks).items():
-        result[f"blocks {name}"] = _stacked(score(trace, spans, tau))
-    if cell.table:
-        result["log_mass"] = _stacked_layers(
-            trace, lambda layer: merged_log_mass(trace.placements(layer), index)
-        ).half()
-    return result
+    result |= {f"tau {name}": scores for name, scores in zip(taus, heads[1:], strict=False)}
+    result |= {f"blocks {name}": torch.stack(found[name]) for name in cuts}
+    return result | ({"log_mass": found["table"][0].half()} if cell.table else {})
 
 
 def measure_whole(model: PreTrainedModel, cell: PromptCell, within: Within = ignore_progress) -> dict[str, Tensor]:
@@ -105,14 +142,14 @@ def measure_whole(model: PreTrainedModel, cell: PromptCell, within: Within = ign
     assert cell.swaps is not None
     assert cell.seed is not None
     ids = torch.tensor([cell.ids], device=entry_device(model))
-    trace = capture(model, ids, level="prompt")
+    trace = capture_cell(model, cell, "prompt")
     scores = score_prompt(
         model, ids, cell.blocks, tau=cell.tau, swaps=cell.swaps, seed=cell.seed,
         progress=lambda _, done, total: within(done, total),
     )  # fmt: skip
     shape = scores.positional.shape
     absent = torch.full(shape, torch.nan)
-    seen = seen_in(trace, cell)
+    seen = seen_in(trace, cell, stacked_layers(trace, trace.attention_rows))
     seen["check"][CHECKS.index("prefix")] = scores.check["prefix"] if scores.cached else torch.nan
     return seen | {
         "positional": scores.positional,
@@ -137,26 +174,27 @@ def measure_whole(model: PreTrainedModel, cell: PromptCell, within: Within = ign
     }
 
 
-def without_first(trace: Trace, blocks: Sequence[Span], tau: float) -> Float[Tensor, "2 L H"]:
-    """Both scores with key 0 removed from the softmax and the blocks; NaN if fewer than two blocks remain."""
-    if sum(start > 0 for start, _ in blocks) < 2:
-        return torch.full((2, len(trace.attention), max(x.queries.shape[1] for x in trace.attention)), torch.nan)
-    scores = score(trace, blocks, tau, without_first=True)
-    return torch.stack([scores.positional[0], scores.symbolic[0]])
+def capture_cell(model: PreTrainedModel, cell: PromptCell, level: str = "keys") -> Trace:
+    """The forward pass of a cell: of its last query, or of all queries that are stored."""
+    tokens = len(cell.ids)
+    queries = range(max(1, tokens - MOST_QUERIES), tokens) if cell.every_query else (-1,)
+    return capture(model, torch.tensor([cell.ids], device=entry_device(model)), queries, level=level)
 
 
-def seen_in(trace: Trace, cell: PromptCell) -> dict[str, Tensor]:
+def seen_in(trace: Trace, cell: PromptCell, rows: Float[Tensor, "L H T"]) -> dict[str, Tensor]:
     """What one forward pass gives at either level: where attention goes, the answer, and the self-check."""
-    rows = _stacked_layers(trace, trace.attention_rows)
     assert trace.output is not None
     chances = trace.output[0].softmax(-1)
     if cell.answer is not None and not 0 <= cell.answer < len(chances):
         raise BadInput(f"answer {cell.answer} is not a token id: the model has {len(chances)} tokens")
-    answered = [-1.0, -1.0] if cell.answer is None else [chances[cell.answer], float(chances.argmax() == cell.answer)]
-    return {
+    correct = None if cell.answer is None else [float(chances[cell.answer]), float(chances.argmax() == cell.answer)]
+    seen = attention_shares(rows, cell.blocks, cell.target, cell.answer_at) | strongest_keys(trace)
+    return seen | {
         "sink": rows[..., 0],
         "key_attention": rows.flatten(0, 1).nanmean(0),
-        "answer": torch.tensor(answered),
+        "drawn_heads": drawn_heads(rows),
+        "token_attention": fixed_point(rows) if cell.shown else torch.empty(0, dtype=torch.uint16),
+        "answer": torch.tensor(correct or [-1.0, -1.0]),
         "layers": torch.tensor(trace.layers),
         "kv_groups": torch.tensor([layer.queries.shape[1] // layer.keys.shape[1] for layer in trace.attention]),
         "check": torch.tensor([trace.check.get(name, torch.nan) for name in CHECKS]),
@@ -186,22 +224,6 @@ def other_blocks(blocks: Sequence[Span]) -> dict[str, tuple[Span, ...]]:
     return {name: tuple(spans) for name, spans in (cuts | coarser).items() if 2 <= len(spans) <= FINEST_BLOCKS}
 
 
-def joined(blocks: Sequence[Span], number: int) -> list[Span]:
-    """Every `number` adjacent blocks joined into one, from the first on.
-
-    >>> joined([(1, 3), (3, 5), (6, 8), (8, 10)], 2)
-    [(1, 5), (6, 10)]
-    """
-    spans: list[Span] = []
-    run: list[Span] = []
-    for block in blocks:
-        run = [*run, block] if run and run[-1][1] == block[0] else [block]
-        if len(run) == number:
-            spans.append((run[0][0], block[1]))
-            run = []
-    return spans
-
-
 def merged_log_mass(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "*lead G G"]:
     """log S divided by the head's real normaliser: how much attention the content of each block (rows) would receive at
     the positions of each block (columns), so that the diagonal holds the real attention on the blocks.
@@ -217,12 +239,12 @@ def merged_log_mass(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[T
         parts = log_mass.split(merged, axis)
         return torch.stack([part.logsumexp(axis) - math.log(part.shape[axis]) for part in parts], axis)
 
+    tables, everything = placement.flat().by_block(blocks), torch.arange(len(blocks), device=blocks.device)
     rows = []
-    for some in blocks.split(8 * merged):
-        elements = logits[..., 0].numel() * some.numel() * len(blocks)
-        log_mass = placement.block_log_mass(some, blocks, logits.new_empty(elements))
+    for some in everything.split(8 * merged):
+        log_mass = tables.between(some, everything).logsumexp(0)
         rows.append(mean(mean(log_mass, -1), -2) if merged > 1 else log_mass)
-    return torch.cat(rows, -2) - normaliser[..., None, None]
+    return torch.cat(rows, -2).unflatten(0, placement.lead) - normaliser[..., None, None]
 
 
 def blocks_merged(blocks: int) -> int:
@@ -240,26 +262,14 @@ def signature_cell(model: PreTrainedModel, weights: str, seed: int, period: int 
 
 
 def measure_signature(model: PreTrainedModel, cell: SignatureCell) -> dict[str, Tensor]:
-    """Mean attention on the previous token, and on the token that followed the query's last occurrence."""
+    """Mean attention on the previous token, on the query itself, and on the token that followed its last occurrence."""
     tokens = len(cell.ids)
     queries = list(range(tokens - cell.period // 2, tokens))
     trace = capture(model, torch.tensor([cell.ids], device=entry_device(model)), queries=queries, level="prompt")
-    previous, induction = [], []
-    for query in queries:
-        rows = _stacked_layers(trace, trace.at(query).attention_rows)
-        previous.append(rows[..., query - 1])
-        induction.append(rows[..., query - cell.period + 1])
-    return {"previous_token": torch.stack(previous).mean(0), "induction": torch.stack(induction).mean(0)}
-
-
-def _stacked(scores: Scores) -> Float[Tensor, "3 L H"]:
-    return torch.stack([scores.positional[0], scores.symbolic[0], scores.skipped[0]])
-
-
-def _stacked_layers(trace: Trace, of_layer: Callable[[int], Tensor]) -> Float[Tensor, "L H *rest"]:
-    """The values of every layer for a single prompt; NaN for heads that a layer does not have."""
-    layers = [of_layer(number)[0].cpu() for number in range(len(trace.attention))]
-    heads = max(map(len, layers))
-    return torch.stack(
-        [pad(layer, (*(0, 0) * (layer.dim() - 1), 0, heads - len(layer)), value=torch.nan) for layer in layers]
-    )
+    behind = {"previous_token": 1, "induction": cell.period - 1, "current_token": 0}  # tokens from the query back
+    rows = stacked_layers(trace, lambda layer: trace.attention[layer].attention(slice(None), queries))  # L H Q T
+    at = torch.tensor(queries)[:, None]
+    return {
+        name: rows.gather(-1, (at - distance).expand(*rows.shape[:-1], 1)).squeeze(-1).mean(-1)
+        for name, distance in behind.items()
+    }

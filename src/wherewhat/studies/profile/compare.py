@@ -12,9 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...cells.cells import check_writable
-from ...errors import BadInput
 from ...files import plain
-from ...results import Result
+from ...results import Result, check_seed
 from ...words import model_name
 from ..stats import ENOUGH_PROMPTS, interval, pearson, resamples
 from .result import Profile
@@ -49,8 +48,7 @@ def compare(
 
     >>> ww.compare("profiles/a", "profiles/b").heads                  # doctest: +SKIP
     """
-    if seed < 0:
-        raise BadInput(f"seed must not be negative, got {seed}")
+    check_seed(seed)
     one, other = (profile if isinstance(profile, Profile) else Profile.load(profile) for profile in (a, b))
     if folder is not None:
         check_writable(Path(folder))
@@ -97,7 +95,8 @@ def summary(profile: Profile) -> dict[str, Any]:
     """The headline numbers of a profile, and how many heads of each kind it has."""
     kinds = {str(name): int(number) for name, number in profile.heads["kind"].value_counts().items()}
     prompts = {"prompts": len(profile.about["prompts"])}
-    return {name: profile.about[name] for name in SUMMARY} | prompts | {"heads": len(profile.heads), "kinds": kinds}
+    known = {name: profile.about[name] for name in SUMMARY} | {"little": profile.about.get("little")}
+    return known | prompts | {"heads": len(profile.heads), "kinds": kinds}
 
 
 def different_settings(one: Profile, other: Profile) -> list[str]:

@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ...core.kinds import HIGH, LOW
+from ...core.kinds import HIGH, LITTLE, LOW
 from ...display.style import INK, LAYERS, LOOKS, NEITHER, WHAT, WHERE, name_figure, new_figure
 from ...errors import BadInput
 from .result import Profile
+from .roles import rests_on_little
 
 TOWARDS_WHERE = LinearSegmentedColormap.from_list("where", ["#FFFFFF", WHERE])
 TOWARDS_WHAT = LinearSegmentedColormap.from_list("what", ["#FFFFFF", WHAT])
@@ -37,16 +38,22 @@ def plane(profiles: Sequence[Profile]) -> Figure:
         axes.plot([0, 1], [1, 0], color=NEITHER, lw=0.8, ls=(0, (4, 3)), zorder=1)
         dots = axes.scatter(
             heads["positional"], heads["symbolic"], c=heads["layer"], s=6 + 34 * (1 - heads["entropy"].clip(0, 1)),
-            cmap=LAYERS, alpha=0.85, edgecolors="white", linewidths=0.4, zorder=3, clip_on=False, gid="heads",
+            cmap=LAYERS, alpha=_opacity(heads), edgecolors="white", linewidths=0.4, zorder=3, clip_on=False,
+            gid="heads",
         )  # fmt: skip
         bar = figure.colorbar(dots, ax=axes, orientation="horizontal", shrink=0.5, aspect=40, pad=0.02)
         bar.set_label("layer", labelpad=1)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
         bar.ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.text(0, 1.015, _caption(profile), transform=axes.transAxes, fontsize=7, color="#666666", va="bottom")
-        axes.set_title(profile.name, pad=28)
+        axes.set_title(profile.name, pad=38 if "pale" in _caption(profile) else 28)
         _label_extremes(figure, axes, heads)
     return figure
+
+
+def _opacity(heads: Any) -> Any:
+    """Heads whose scores rest on little attention are faded."""
+    return np.where(rests_on_little(heads), 0.2, 0.85) if "on_blocks" in heads else 0.85
 
 
 def heatmaps(profile: Profile) -> Figure:
@@ -230,8 +237,10 @@ def _covers(low: np.ndarray, high: np.ndarray, points: np.ndarray) -> int:
 def _caption(profile: Profile) -> str:
     heads, about = profile.heads, profile.about
     r = about["correlation"]["r"]
+    pale = int(rests_on_little(heads).sum()) if "on_blocks" in heads else 0
     return (
         f"{len(heads)} heads, r = {'-' if r is None else format(r, '.2f')}, "
         f"mean of {len(about['prompts'])} prompts, level {about['level']}\n"
         "larger dots attend to fewer keys; labels are layer.head"
+        + (f"\n{pale} pale: less than {LITTLE:.0%} of their attention is on the blocks" if pale else "")
     )

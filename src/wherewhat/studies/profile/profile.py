@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Unpack
 
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -19,7 +20,7 @@ from transformers import PreTrainedModel
 
 from ...cells.cells import kept, run_cells
 from ...cells.executors import LocalOnly
-from ...core.kinds import HIGH, LOW
+from ...core.kinds import HIGH, LITTLE, LOW
 from ...core.scores import check_tau
 from ...errors import BadInput
 from ...files import plain
@@ -27,11 +28,12 @@ from ...lab import Transformer
 from ...lab.gptj import to_gptj
 from ...prompts import Prompt, PromptRequest, make_prompts
 from ...prompts.multihop import multihop
-from ...prompts.request import longest
-from ...results import Progress, Say, ignore_progress, ignore_sentence
+from ...prompts.request import longest, request_prompts
+from ...results import Progress, Say, check_count, check_seed, ignore_progress, ignore_sentence
 from ...tracing.fingerprint import dtype_name, model_hash
-from ...tracing.load import AnyModel, Loading, OpenedModel, check_dtype, is_lab_model, open_model
+from ...tracing.load import AnyModel, Loading, check_dtype, is_lab_model, open_model
 from ...tracing.self_check import stated_context
+from .attention import SHOWN_PROMPTS
 from .cell import (
     CHECKS,
     VERSION,
@@ -44,8 +46,10 @@ from .cell import (
     signature_cell,
 )
 from .result import Profile, is_saved
+from .roles import ROLE
 from .summary import summarise
 from .tables import AXES, Measured, frequency_table, head_table, stacked
+from .tasks import TaskResult, task_tables
 
 __all__ = ["LEVELS", "Profile", "profile"]
 
@@ -60,13 +64,15 @@ def profile(
     prompts: Sequence[Prompt] | None = None,
     *,
     folder: str | Path | None = None,
-    task: str = "binding",
+    task: str | Sequence[str] | None = None,
     kind: str | None = None,
     template: str | None = None,
     pairs: int | None = None,
+    group: int | None = None,
     samples: int | None = None,
     chat: bool | None = None,
     width: int | None = None,
+    stretch: int | None = None,
     level: str = "keys",
     swaps: int | None = None,
     tau: float = 1e-4,
@@ -84,10 +90,14 @@ def profile(
     `model` is a model, anything that `ww.load` takes (then `dtype`, `device`, `device_map`, `revision` and
     `trust_remote_code` apply), "number", "letter" or the folder of a training run.
 
-    `prompts` are given, or made for `task`: "binding" (with `kind`, `template`, `pairs`, `samples`, `chat`), "repeats"
-    (`samples`), a .txt file (`samples`, `width` tokens per block) or a .jsonl file of prompts. A model that is not
-    given by name needs its `tokenizer` for that. A model of the lab reads `samples` sequences of the task that it was
-    trained on, and is measured as the equivalent GPT-J.
+    `prompts` are given, or made for `task`: "binding" (the default, with `kind`, `template`, `pairs`, `group`
+    statements per block, `samples`, `chat`), "repeats" (`samples`), "prose", a .txt file (`samples`, `width` tokens per
+    block, `stretch` tokens per prompt) or a .jsonl file of prompts. A model that is not given by name needs its
+    `tokenizer` for that. A model of the lab reads `samples` sequences of the task that it was trained on, and is
+    measured as the equivalent GPT-J.
+
+    With several tasks, the profile is that of the first, and its `tasks` holds the heads on each of the others. An
+    option applies to the tasks that have it.
 
     With a `folder`, the profile is saved there, along with the numbers of each prompt as soon as they are measured, so
     that an interrupted profile resumes. An existing profile is reused; one with other settings, or of another model, is
@@ -105,59 +115,96 @@ def profile(
     """
     swaps = check_level(level, swaps)
     check_tau(tau)
-    if seed < 0:
-        raise BadInput(f"seed must not be negative, got {seed}")
+    check_seed(seed)
     folder = None if folder is None else Path(folder)
     name = str(model) if isinstance(model, (str, Path)) else None
     lab = isinstance(model, Transformer) or (name is not None and is_lab_model(name))
-    options = {"kind": kind, "template": template, "pairs": pairs, "samples": samples, "chat": chat, "width": width}
-    request = None
+    options = {"kind": kind, "template": template, "pairs": pairs, "group": group, "samples": samples, "chat": chat}
+    options |= {"width": width, "stretch": stretch}
+    requests: list[PromptRequest] = []
     if prompts is not None or lab:
-        _check_options(prompts, options)
+        _check_options(prompts, options | {"task": task})
     else:
-        request = PromptRequest(task, **options)
+        requests = request_prompts([task] if isinstance(task, str) else task or ["binding"], options)
         if folder is not None and name is not None:  # refuse a wrong folder before the model is loaded
             dtype = str(check_dtype(loading.get("dtype", "float32"))).removeprefix("torch.")
-            chosen = {option: value for option, value in request.settings().items() if value is not None}
+            chosen = {option: value for option, value in _described(requests).items() if value is not None}
             is_saved(folder, chosen | measure_settings(level, swaps, tau, seed, dtype), overwrite)
     if name is not None:
         progress(f"loading {name}", 0, 1)
         about = {"model": name, "revision": loading.get("revision")} | dict(about or {})
     opened = open_model(model, tokenizer, **loading)
-    if prompts is None:
-        prompts, made = _make_prompts(opened, request, samples or LAB_SAMPLES, seed)
-        settings = made | dict(settings or {})
+    further: list[list[Prompt]] = []
+    if prompts is None and requests:
+        context = stated_context(opened.model) or 2048
+        made = [make_prompts(request, opened.tokenizer, context, seed) for request in requests]
+        prompts, *further = (some for some, _ in made)
+        requests = [request for _, request in made]
+        settings = _described(requests) | dict(settings or {})
+    elif prompts is None:
+        prompts = multihop(opened.task or "", samples or LAB_SAMPLES, seed)
+        settings = {"task": opened.task, "samples": samples or LAB_SAMPLES} | dict(settings or {})
     measured = to_gptj(opened.model) if isinstance(opened.model, Transformer) else opened.model
 
     weights, dtype = model_hash(measured), dtype_name(measured)
     known = {"weights": weights, **measure_settings(level, swaps, tau, seed, dtype), **(settings or {})}
-    known["prompts"] = prompts_hash(prompts)
+    known["prompts"] = prompts_hash([prompt for some in (prompts, *further) for prompt in some])
     if folder is not None and is_saved(folder, known, overwrite):
         found = Profile.load(folder)
         say(f"Reusing the profile in {folder}")
         return found
-    cells = [
-        PromptCell(
-            weights, dtype, prompt.ids, prompt.blocks, prompt.answer, tau, table=number == 0 and swaps is None,
-            level=level, swaps=swaps, seed=None if swaps is None else seed + number,
-        )
-        for number, prompt in enumerate(prompts)
-    ]  # fmt: skip
     keep = None if folder is None else folder / "cells"
-    say(f"Prompts: {len(prompts)}, of up to {longest(prompts)} tokens and {max(len(p.blocks) for p in prompts)} blocks")
-    if reused := kept(keep, cells):
-        say(f"Reusing {reused} of {len(cells)} prompts")
-    results = _measure_prompts(measured, cells, keep, progress)
+
+    def measure(some: Sequence[Prompt], what: str, first: bool) -> list[dict[str, Tensor]]:
+        cells = [
+            PromptCell(
+                weights, dtype, prompt.ids, prompt.blocks, prompt.answer, prompt.target, prompt.answer_at, tau,
+                table=first and number == 0 and swaps is None, shown=first and number < SHOWN_PROMPTS,
+                every_query=first and number == 0, level=level, swaps=swaps,
+                seed=None if swaps is None else seed + number,
+            )
+            for number, prompt in enumerate(some)
+        ]  # fmt: skip
+        say(f"{what}: {len(some)}, of up to {longest(some)} tokens and {max(len(p.blocks) for p in some)} blocks")
+        if reused := kept(keep, cells):
+            say(f"Resuming: {reused} of {len(cells)} prompts were measured before")
+        return _measure_prompts(measured, cells, keep, progress)
+
+    results = measure(prompts, "Prompts", first=True)
     (signature,) = run_cells(
         keep, [signature_cell(measured, weights, seed)], lambda cell: measure_signature(measured, cell)
     )
+    heads = head_table(results, signature, seed)
+    others = [
+        TaskResult(request.settings(), some, measure(some, f"Prompts of {request.name}", first=False))
+        for request, some in zip(requests[1:], further, strict=True)
+    ]
+    tasks, compared = task_tables(heads, others, signature, tau, seed, dtype)
+    more = ({"tasks": compared} if compared else {}) | dict(about or {})
+    finished = make_profile(measured, prompts, results, heads, known, more, tasks)
+    if folder is not None:
+        finished.save(folder)
+    return finished
+
+
+def make_profile(
+    model: PreTrainedModel,
+    prompts: Sequence[Prompt],
+    results: Measured,
+    heads: pd.DataFrame,
+    settings: Mapping[str, Any],
+    about: Mapping[str, Any],
+    tasks: pd.DataFrame | None = None,
+) -> Profile:
+    """The profile of prompts that were measured, with everything needed to repeat it; `about` adds to that."""
+    tau, seed, dtype = float(settings["tau"]), settings["seed"], settings["dtype"]
     described = {
-        "model": measured.config.name_or_path,
-        "architecture": measured.config.model_type,
-        "level": level,
-        "tau": plain(tau),
-        "settings": known,
-        "thresholds": {"high": HIGH, "low": LOW},
+        "model": model.config.name_or_path,
+        "architecture": model.config.model_type,
+        "level": settings["level"],
+        "tau": settings["tau"],
+        "settings": dict(settings),
+        "thresholds": {"high": HIGH, "low": LOW, "on_blocks": LITTLE, "role": ROLE},
         **summarise(results, prompts, tau, seed, dtype),
         "self_check": {
             check: value
@@ -169,11 +216,13 @@ def profile(
         "versions": {package: version(package) for package in ("wherewhat", "torch", "transformers")}
         | {"python": platform.python_version()},
     }
-    tables = head_table(results, signature, seed), frequency_table(results)
-    finished = Profile(*tables, described | dict(about or {}), _tensors(results))
-    if folder is not None:
-        finished.save(folder)
-    return finished
+    return Profile(heads, frequency_table(results), described | dict(about), _tensors(results), tasks)
+
+
+def _described(requests: Sequence[PromptRequest]) -> dict[str, Any]:
+    """The settings of the prompts: those of the first task, and those of all others under `tasks`."""
+    first, *others = (request.settings() for request in requests)
+    return first | ({"tasks": others} if others else {})
 
 
 def _check_options(prompts: Sequence[Prompt] | None, options: Mapping[str, Any]) -> None:
@@ -184,18 +233,8 @@ def _check_options(prompts: Sequence[Prompt] | None, options: Mapping[str, Any])
         if value is not None and (prompts is not None or option != "samples"):
             which = "prompts that are given" if prompts is not None else "a model of the lab, which reads its own task"
             raise BadInput(f"--{option} does not apply to {which}")
-    if options["samples"] is not None and options["samples"] < 1:
-        raise BadInput(f"samples must be at least 1, got {options['samples']}")
-
-
-def _make_prompts(
-    opened: OpenedModel, request: PromptRequest | None, samples: int, seed: int
-) -> tuple[list[Prompt], dict[str, Any]]:
-    """Prompts as requested, or `samples` of the task of a model of the lab; and the settings that describe them."""
-    if request is None:
-        return multihop(opened.task or "", samples, seed), {"task": opened.task, "samples": samples}
-    prompts, request = make_prompts(request, opened.tokenizer, stated_context(opened.model) or 2048, seed)
-    return prompts, request.settings()
+    if options["samples"] is not None:
+        check_count(options["samples"], "samples")
 
 
 def _measure_prompts(
@@ -259,4 +298,8 @@ def _tensors(results: Measured) -> dict[str, Tensor]:
         pad(one["block_attention"], (0, blocks - one["block_attention"].shape[-1]), value=torch.nan) for one in results
     ]
     tensors = {"block_attention": torch.stack(attention)} | {axis: stacked(results, axis) for axis in AXES}
-    return tensors | ({"log_mass": results[0]["log_mass"]} if "log_mass" in results[0] else {})
+    shown = [one["token_attention"] for one in results[:SHOWN_PROMPTS]]
+    longest = max(one.shape[-1] for one in shown)
+    tensors["token_attention"] = torch.stack([pad(one, (0, longest - one.shape[-1])) for one in shown])
+    first = ("strongest_attention", "strongest_keys", "log_mass")
+    return tensors | {name: results[0][name] for name in first if name in results[0]}

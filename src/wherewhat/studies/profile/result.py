@@ -19,13 +19,29 @@ FREQUENCIES = ("positional", "symbolic", "use_norm", "use_max")
 OVERWRITE = "rerun the profile with --overwrite"
 
 
+NEEDS = {
+    "about": {
+        "model": str, "level": str, "settings": dict, "prompts": list, "table": list, "warnings": list,
+        "sensitivity": list, "correlation": dict, "medians": dict, "sinks": dict, "self_check": dict,
+    },
+    "heads": ["layer", "head", "kv_head", "kind", "positional", "symbolic", "entropy"],
+    "frequencies": ["layer", "head", "frequency", "angle", *FREQUENCIES],
+    "tensors": ["block_attention", "positional", "symbolic"],
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
-class Profile(Explorable, file="profile.json", kind="profile", remedy=OVERWRITE):
+class Profile(Explorable, file="profile.json", kind="profile", remedy=OVERWRITE, needs=NEEDS):
     """The tables of a profile, and everything needed to repeat it.
 
     `heads` has one row per head, `frequencies` one row per head and frequency. `tensors` hold the scores of each prompt
     (prompt, L, H), the attention of each block (prompt, L, H, M; NaN where a prompt has fewer), and for the first
     prompt `log_mass` (L, H, G, G), the placement table summed over blocks, whose rows `about["table"]` names.
+    `token_attention` (prompt, L, H, T) is the attention of the last query on every token, of the first 8 prompts;
+    `strongest_keys` and `strongest_attention` (L, H, Q, 8) are the keys with the most attention of each of the last
+    Q queries of the first prompt. Both count attention in units of 1/65535.
+
+    `tasks`, if there are several, has the rows of `heads` on every task but the first, in the column `task`.
 
     >>> profile = Profile.load("profiles/smollm2")                    # doctest: +SKIP
     >>> profile.heads.query("kind == 'where'")                        # doctest: +SKIP
@@ -35,6 +51,7 @@ class Profile(Explorable, file="profile.json", kind="profile", remedy=OVERWRITE)
     frequencies: pd.DataFrame
     about: dict[str, Any]
     tensors: dict[str, Tensor] = field(repr=False)
+    tasks: pd.DataFrame | None = None
 
 
 def is_saved(folder: Path, settings: Mapping[str, Any], overwrite: bool = False) -> bool:

@@ -11,13 +11,15 @@ from jaxtyping import Float
 from scipy.stats import binomtest
 from torch import Tensor
 
+from ...core.kinds import LITTLE
 from ...files import plain
 from ...prompts import Prompt
 from ..stats import ENOUGH_PROMPTS, interval, pearson, resamples, wilson
+from .attention import sinks_before
 from .cell import other_blocks, other_taus
 from .tables import AXES, Measured, stacked
 
-# A key that receives this share of the attention of all heads together is a sink.
+# A position inside a block that receives this share of the attention of all heads together makes heads appear symbolic.
 SINK = 0.2
 
 
@@ -28,11 +30,41 @@ def summarise(results: Measured, prompts: Sequence[Prompt], tau: float, seed: in
         **plane_numbers(scores, seed),
         **answers(results, prompts),
         "sinks": sinks(results, prompts),
+        "little": little_attention(results, scores, seed),
+        "retrieval": retrieval(results),
         "skipped": skipped(results, prompts),
         "swaps": swaps(results),
         "sensitivity": sensitivity(results, prompts, tau),
     }
     return numbers | {"warnings": warnings(numbers, len(prompts), dtype, tau)}
+
+
+def little_attention(results: Measured, scores: Float[Tensor, "P 2 L H"], seed: int) -> dict[str, Any]:
+    """How many heads rest on little attention, and the correlation and medians of all others."""
+    on_blocks = stacked(results, "on_blocks").double().mean(0)
+    rest = on_blocks >= LITTLE
+    others = plane_numbers(scores.masked_fill(~rest, torch.nan), seed)
+    return {
+        "threshold": LITTLE,
+        "heads": int((on_blocks < LITTLE).sum()),
+        "of": int(on_blocks.isfinite().sum()),
+    } | others
+
+
+def retrieval(results: Measured) -> dict[str, Any] | None:
+    """The most attention of any head on the answer, and how many heads put more than chance there in every prompt."""
+    answer, chance = (stacked(results, name).double() for name in ("answer_block", "answer_chance"))
+    judged = ~answer.isnan().all(-1).all(-1)
+    if not judged.any():
+        return None
+    answer, chance = answer[judged], chance[judged]
+    return {
+        "prompts": len(answer),
+        "largest": plain(answer.mean(0).nan_to_num().max().item()),
+        "above_chance": int((answer > chance).all(0).sum()),
+        "mean": plain(answer.mean(0).nanmean().item()),
+        "chance": plain(chance.mean(0).nanmean().item()),
+    }
 
 
 def plane_numbers(scores: Float[Tensor, "P 2 L H"], seed: int) -> dict[str, Any]:
@@ -133,18 +165,27 @@ def by_position(placed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def sinks(results: Measured, prompts: Sequence[Prompt]) -> dict[str, float]:
-    """The mean share of all heads' attention on sinks, and on the most attended position inside a block.
+def sinks(results: Measured, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """The mean share of all heads' attention on sinks, the sinks of the first prompt, and the share of the most
+    attended position inside a block.
 
-    A sink is at the same position in every prompt; an answer, which may receive as much attention, is not.
+    A sink is a token before the blocks to which enough heads attend (see `attention.sinks_before`). Inside the blocks,
+    a sink is at the same position in every prompt; an answer, which may receive as much attention, is not.
     """
     shares, inside = [], torch.zeros(max(len(prompt.ids) for prompt in prompts))
     for result, prompt in zip(results, prompts, strict=True):
-        attention = result["key_attention"][:-1]  # the query's own key is not a sink
-        shares.append(attention[attention >= SINK].sum().item())
+        attention = result["key_attention"]
+        shares.append(attention[sinks_before(result["drawn_heads"], prompt.blocks)].sum().item())
         for start, stop in prompt.blocks:
             inside[start:stop] += attention[start:stop] / len(prompts)
-    return {"share": sum(shares) / len(shares), "largest_in_a_block": inside.max().item()}
+    attention, drawn, prompt = results[0]["key_attention"], results[0]["drawn_heads"], prompts[0]
+    found = sinks_before(drawn, prompt.blocks).nonzero().flatten().tolist()
+    tokens = [
+        {"position": at, "token": prompt.tokens[at] if prompt.tokens else "", "attention": attention[at].item()}
+        | {"heads": drawn[at].item()}
+        for at in sorted(found, key=lambda at: -attention[at])
+    ]
+    return {"share": sum(shares) / len(shares), "largest_in_a_block": inside.max().item(), "tokens": tokens}
 
 
 def skipped(results: Measured, prompts: Sequence[Prompt]) -> dict[str, int]:

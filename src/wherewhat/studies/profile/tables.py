@@ -12,6 +12,7 @@ from torch import Tensor
 from ...core.frequency import mean_frequency
 from ...core.kinds import kind
 from ..stats import interval, resamples
+from .attention import SHARES
 
 AXES = ("positional", "symbolic")
 HEAD_MEANS = ("entropy", "variance", "exclusion_bound", "positional_without_first", "symbolic_without_first")
@@ -52,9 +53,22 @@ def head_table(results: Measured, signature: dict[str, Tensor], seed: int) -> pd
     table |= {"mean_frequency": typical.double()}
     table |= {name: signature[name].double() for name in ("previous_token", "induction")}
     table |= {"sink": mean["sink"].double()}
+    for column, name in SHARES.items():
+        table |= _with_interval(column, stacked(results, name).double(), seed)
+    table |= {"answer_chance": stacked(results, "answer_chance").double().nanmean(0)}
+    table |= {"current_token": signature["current_token"].double()}
     frame = pd.DataFrame({name: values.flatten().numpy() for name, values in table.items()})
     frame.insert(3, "kind", [kind(*scores) for scores in zip(frame["positional"], frame["symbolic"], strict=True)])
     return frame.dropna(subset=["entropy"], ignore_index=True)  # some layers have fewer heads than others
+
+
+def _with_interval(column: str, values: Float[Tensor, "P L H"], seed: int) -> dict[str, Float[Tensor, "L H"]]:
+    """The mean over the prompts that have this value, with its bootstrap interval; NaN if none has it."""
+    judged = values[~values.isnan().all(-1).all(-1)]
+    if not len(judged):
+        return dict.fromkeys((column, f"{column}_low", f"{column}_high"), values[0])
+    low, high = interval(torch.einsum("rp,plh->rlh", resamples(len(judged), seed), judged))
+    return {column: judged.mean(0), f"{column}_low": low, f"{column}_high": high}
 
 
 def frequency_table(results: Measured) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from ...display.terminal import STYLE, plane
 from ...words import count, model_name, number
+from .attention import DRAWN, SINK_HEADS
 from .compare import Comparison
 from .result import Profile
 
@@ -56,6 +58,10 @@ def _side_by_side(found: Comparison, names: tuple[str, str]) -> Table:
     for kind in STYLE:
         shares = (f"{side['kinds'].get(kind, 0)} of {side['heads']}" for side in (one, other))
         table.add_row(Text(kind, style=STYLE[kind]), *shares)
+    little = (side["little"] for side in (one, other))
+    table.add_row(
+        "resting on little attention", *("-" if one is None else f"{one['heads']} of {one['of']}" for one in little)
+    )
     table.add_row("r of the scores", *(number(side["correlation"]["r"]) for side in (one, other)))
     for axis in ("positional", "symbolic"):
         for at, half in enumerate(("1st", "2nd")):
@@ -94,6 +100,8 @@ def show_profile(profile: Profile, console: Console) -> None:
     shown = [name for name in STYLE if name != "unmeasured" or name in kinds]
     parts = [Text(f"{kinds.get(name, 0)} {name}", STYLE[name]) for name in shown]
     console.print(Text.assemble(f"{count(len(heads), 'head')}: ", Text(", ").join(parts)))
+    if little := about["little"]["heads"]:
+        console.print(_little(about["little"], little))
     measurable = heads[heads["kind"] != "unmeasured"]
     points = [("o", where, what) for where, what in zip(measurable["positional"], measurable["symbolic"], strict=True)]
     console.print(Padding(Group(plane(points), _legend()), (1, 2)))
@@ -113,11 +121,10 @@ def show_profile(profile: Profile, console: Console) -> None:
     console.print(Padding(_medians(about), (1, 2)))
     if about["accuracy"] is not None:
         console.print(_answers(about))
-    sinks, skipped = about["sinks"], about["skipped"]
-    drawn = (
-        f"Sinks receive {sinks['share']:.0%} of all attention" if sinks["share"] else "No token is an attention sink"
-    )
-    console.print(f"{drawn}; the most attended position inside a block {sinks['largest_in_a_block']:.1%}.")
+    skipped = about["skipped"]
+    console.print(Text(_attention(about)))
+    for task in about.get("tasks", []):
+        console.print(Text(_kept(about["settings"]["task"], task)))
     if skipped["statements"] or skipped["swaps"]:
         console.print(
             f"Skipped: {skipped['statements']} of {count(skipped['of_statements'], 'statement')} (length differs), "
@@ -131,6 +138,42 @@ def show_profile(profile: Profile, console: Console) -> None:
     console.print(f"Self-check: within {max(about['self_check'].values()):.0e} of the model's own attention.")
     for warning in about["warnings"]:
         console.print(Text.assemble(("Warning: ", "bold yellow"), warning + "."))
+
+
+def _little(found: dict[str, Any], heads: int) -> str:
+    """How many heads rest on little attention, and where the correlation stands without them."""
+    return (
+        f"{heads} of them rest on little attention, less than {found['threshold']:.0%} on the blocks; "
+        f"without these, r = {number(found['correlation']['r'])}."
+    )
+
+
+def _attention(about: dict[str, Any]) -> str:
+    """Sinks, with the criterion; the most attended position inside a block; and attention on the answer."""
+    sinks, retrieval = about["sinks"], about["retrieval"]
+    named = ", ".join(
+        f"{one['token'].strip() or one['position']!r} {one['attention']:.0%}" for one in sinks["tokens"][:3]
+    )
+    criterion = f"tokens before the blocks on which {SINK_HEADS:.0%} of heads put {DRAWN:.0%} of their attention"
+    receive = f"receive {sinks['share']:.0%} of all attention{f': {named}' if named else ''}"
+    sentence = f"Sinks, {criterion}, {receive}." if sinks["share"] else f"No sinks: no {criterion}."
+    sentence += f" The most attended position inside a block receives {sinks['largest_in_a_block']:.1%}."
+    if retrieval:
+        sentence += (
+            f" The most retrieving head puts {retrieval['largest']:.0%} of its attention on the block with the answer; "
+            f"all heads {retrieval['mean']:.1%}, chance {retrieval['chance']:.1%}."
+        )
+    return sentence
+
+
+def _kept(first: str, task: dict[str, Any]) -> str:
+    """How many heads keep their kind on a further task."""
+    every, resting = task["kept"]["all"], task["kept"]["resting_on_attention"]
+    return (
+        f"From {Path(first).name} to {Path(task['settings']['task']).name}, {every['same']} of {every['of']} heads "
+        f"keep their kind ({every['by_chance']:.0%} by chance); {resting['same']} of the {resting['of']} that rest on "
+        f"attention in both. On {Path(task['settings']['task']).name}, r = {number(task['correlation']['r'])}."
+    )
 
 
 def purest(heads: pd.DataFrame, kind: str, number: int = 5) -> list[tuple[int, int]]:

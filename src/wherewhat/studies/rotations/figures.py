@@ -18,8 +18,9 @@ COLOURS = {"plan": WHERE, "norm": WHAT}
 def plan_figure(plan: RotationPlan) -> Figure:
     """Layers against frequencies: the share of key heads that keep each plane; then, against the number kept, the
     effect of all that is dropped or, if it was evaluated, the KL; then KL by criterion."""
-    figure = new_figure(9.6, 3.2)
-    grid, curve, bars = figure.subplots(1, 3)
+    panels = 2 if plan.losses is None else 3
+    figure = new_figure(3.2 * panels, 3.2)
+    grid, curve, *rest = figure.subplots(1, panels)
     kept, effect = plan.tensors["kept"].float(), plan.tensors["effect"].double()
     share = kept.sum(1) / (~effect.isnan()).sum(1).clamp(min=1)
     image = grid.imshow(share.numpy(), aspect="auto", cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
@@ -35,12 +36,12 @@ def plan_figure(plan: RotationPlan) -> Figure:
             curve.plot(*_dropped(effect, order), color=INK, ls=style, lw=1.2, label=name)
         curve.set(ylabel="nats per query", title="Effect of what is dropped")
         curve.legend(frameon=False, fontsize=6)
-        bars.set_axis_off()
     else:
         curve.plot(*zip(*plan.curve().items(), strict=True), color=WHERE, marker="o", ms=3, lw=1.2)
         curve.set(ylabel="KL, nats per token", title="Loss by number kept")
         rows: Any = plan.losses.query(f"measure == 'kl' and criterion != 'none' and keep == {plan.about['keep']}")
         means = rows.groupby("criterion", sort=False)["value"].mean().to_dict()
+        (bars,) = rest
         bars.barh(list(means), list(means.values()), color=[COLOURS.get(name, NEITHER) for name in means])
         bars.invert_yaxis()
         bars.set(xlabel="KL, nats per token", title="What the model loses")

@@ -34,7 +34,7 @@ from ...errors import BadInput
 from ...lab import Transformer
 from ...prompts import Prompt, PromptRequest, make_prompts
 from ...prompts.multihop import multihop
-from ...results import Progress, Result, Say, ignore_progress, ignore_sentence, versions
+from ...results import Progress, Result, Say, check_seed, ignore_progress, ignore_sentence, versions
 from ...tracing import capture
 from ...tracing.fingerprint import dtype_name, model_hash, weights_hash
 from ...tracing.load import AnyModel, Loading, is_lab_model, open_model
@@ -115,8 +115,7 @@ def spectrum(
         raise BadInput(f"a base must be larger than 1, got {list(bases)}")
     if samples is not None and samples < 1:
         raise BadInput(f"samples must be at least 1, got {samples}")
-    if seed < 0:
-        raise BadInput(f"seed must not be negative, got {seed}")
+    check_seed(seed)
     if folder is not None:
         check_writable(Path(folder))
     lab = isinstance(model, Transformer) or (isinstance(model, (str, Path)) and is_lab_model(model))

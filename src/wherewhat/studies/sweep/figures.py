@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from ...display.style import INK, NEITHER, TIME, WHAT, WHERE, new_figure
@@ -22,6 +26,7 @@ COLOURS = {
     "induction, angles (0, theta)": "#CC79A7",
     "induction, 8 symbols": NEITHER,
 }
+SHOWN_OVER_TRAINING = {"index": 13, "retrieval": 7}  # just too slow, and just too fast
 SHOWN_BY_POSITION = {"index": (9, 10, 11, 12, 13), "retrieval": (7, 8, 9, 10, 11)}
 
 
@@ -68,6 +73,43 @@ def accuracy_by_position(made: Sweep) -> Figure:
         axes.set(title=setting.capitalize(), xlabel="position of the answer; below: frequency ID (angle)")
         axes.legend(frameon=False, fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
     figure.axes[0].set(ylabel="accuracy, mean and standard error over seeds", ylim=(0, 1.03))
+    return figure
+
+
+def accuracy_over_training(made: Sweep) -> Figure:
+    """Figures 2A and 2B: accuracy over training, one line per angle, with the range over seeds."""
+    figure = new_figure(7.4, 3.2)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, setting in zip(panels, ("index", "retrieval"), strict=True):
+        training: Any = made.training[made.training["setting"] == setting]
+        for number, seen in training.groupby("frequency"):
+            over = seen.groupby("step")["accuracy"]
+            colour = PLACE((int(number) - 1) / FREQUENCIES)
+            axes.fill_between(over.min().index, over.min(), over.max(), color=colour, alpha=0.15, lw=0)
+            axes.plot(over.mean().index, over.mean(), color=colour, lw=0.9, gid=f"ID {number}")
+        axes.set(title=setting.capitalize(), xlabel="step", ylim=(-0.03, 1.03))
+    panels[0].set_ylabel("accuracy, mean and range over seeds")
+    shades = ScalarMappable(Normalize(1, FREQUENCIES), PLACE)
+    figure.colorbar(shades, ax=panels, label="frequency ID, fast to slow", shrink=0.9)
+    return figure
+
+
+def positions_over_training(made: Sweep) -> Figure:
+    """Figure 3A: accuracy by position of the answer at several steps of training, at one angle per task."""
+    figure = new_figure(7.4, 3.2)
+    for axes, (setting, number) in zip(figure.subplots(1, 2, sharey=True), SHOWN_OVER_TRAINING.items(), strict=True):
+        axes.set(title=f"{setting.capitalize()}, ID {number} (angle {angle_of(number):.3f})", ylim=(0, 1.03))
+        axes.set(xlabel="position of the answer")
+        if made.epochs is None:
+            axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center")
+            continue
+        epochs: Any = made.epochs[(made.epochs["setting"] == setting) & (made.epochs["frequency"] == number)]
+        steps = sorted(epochs["step"].unique())
+        for step, colour in zip(steps, TIME(np.linspace(0.1, 0.95, len(steps))), strict=True):
+            mean = epochs[epochs["step"] == step].groupby("place")["accuracy"].mean()
+            axes.plot(mean.index, mean, "o-", color=colour, lw=1.1, ms=2.5, label=f"step {step:,}", gid=f"step {step}")
+    figure.axes[0].set_ylabel("accuracy, mean over seeds")
+    figure.axes[1].legend(frameon=False, fontsize=6.5, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
@@ -127,9 +169,21 @@ def behaviour(made: Sweep) -> Figure:
     return figure
 
 
+def by_task(made: Sweep) -> Sweep:
+    """The same with the settings of Transformers named like those of lookup tables."""
+    named = {
+        name: table.assign(setting=table["setting"].str.removesuffix(", Transformer"))
+        for name, table in vars(made).items()
+        if isinstance(table, pd.DataFrame) and "setting" in table
+    }
+    return replace(made, **named)
+
+
 FIGURES: dict[str, Callable[[Sweep], Figure]] = {
     "accuracy": accuracy_by_angle,
+    "training": accuracy_over_training,
     "places": accuracy_by_position,
+    "places-training": positions_over_training,
     "trajectories": trajectories,
     "behaviour": behaviour,
 }

@@ -4,7 +4,7 @@ learn. Every published claim beside what is found over seeds."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...errors import BadInput
 from ...lab.ensemble import RECIPE
 from ...lab.train import Recipe
 from ...results import Progress, ignore_progress
-from .sweep import FREQUENCIES, Sweep, SweepSetting, run_sweeps
+from .sweep import FREQUENCIES, Sweep, SweepSetting, TransformerSetting, run_sweeps
 
 SETTINGS = (
     SweepSetting("index"),
@@ -25,6 +25,15 @@ SETTINGS = (
     SweepSetting("induction", second_plane=True),
     SweepSetting("induction", symbols=8),
 )
+# The toy models as the paper describes them, one-layer attention-only Transformers with embeddings; the sizes are ours.
+TRANSFORMERS = (
+    TransformerSetting("index"),
+    TransformerSetting("retrieval"),
+    TransformerSetting("induction"),
+    TransformerSetting("induction", second_plane=True),
+)
+TRANSFORMER_RECIPE = replace(RECIPE, batch=128, rate=3e-3)
+TRANSFORMER_INIT_STD, TRANSFORMER_SEEDS = 0.5, 3
 TRAJECTORIES = {("index", 7), ("index", 13), ("retrieval", 17)}  # (setting, frequency ID) whose keys and queries stay
 SIGNIFICANT = 0.01
 
@@ -80,7 +89,7 @@ class Decoupling(Sweep, file="decoupling.json", kind="reproduction of the decoup
     @property
     def sweeps(self) -> Sweep:
         """The sweeps alone."""
-        return Sweep(self.members, self.training, self.positions, self.trajectories, self.about)
+        return Sweep(self.members, self.training, self.positions, self.trajectories, self.epochs, self.about)
 
 
 def reproduce_decoupling(
@@ -98,15 +107,40 @@ def reproduce_decoupling(
     if missed := {frequency for _, frequency, _, _ in BENDS} - set(frequencies):
         raise BadInput(f"the claims include IDs 7 and 13; missing from the frequencies: {sorted(missed)}")
     found = run_sweeps(SETTINGS, folder, frequencies=frequencies, seeds=seeds, recipe=recipe, progress=progress)
-    moving: Any = found.trajectories
-    chosen = [pair in TRAJECTORIES for pair in zip(moving["setting"], moving["frequency"], strict=True)]
     bent = curvature(found.positions)
     made = Decoupling(
-        found.members, found.training, found.positions, moving[chosen].reset_index(drop=True), found.about,
-        findings(found.members, bent), bent,
+        found.members, found.training, found.positions, _chosen(found.trajectories), found.epochs,
+        found.about, findings(found.members, bent), bent,
     )  # fmt: skip
     made.save(folder)
     return made
+
+
+def train_transformers(
+    folder: str | Path,
+    seeds: Sequence[int] = range(TRANSFORMER_SEEDS),
+    *,
+    frequencies: Sequence[int] = range(1, FREQUENCIES + 1),
+    recipe: Recipe = TRANSFORMER_RECIPE,
+    progress: Progress = ignore_progress,
+) -> Sweep:
+    """The attention-only Transformers on all three tasks, trained or read from the folder, and saved there.
+
+    >>> train_transformers("runs/decoupling-toy").members                # doctest: +SKIP
+    """
+    made = run_sweeps(
+        TRANSFORMERS, folder, frequencies=frequencies, seeds=seeds, recipe=recipe, init_std=TRANSFORMER_INIT_STD,
+        seeds_apart=True, progress=progress,
+    )  # fmt: skip
+    made = replace(made, trajectories=_chosen(made.trajectories))
+    made.save(folder)
+    return made
+
+
+def _chosen(trajectories: Any) -> pd.DataFrame:
+    """Those of the settings and frequencies that figures show, of the first seed."""
+    pairs = zip(trajectories["task"], trajectories["frequency"], strict=True)
+    return trajectories[[pair in TRAJECTORIES for pair in pairs]].reset_index(drop=True)
 
 
 def curvature(positions: pd.DataFrame) -> pd.DataFrame:

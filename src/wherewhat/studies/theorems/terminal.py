@@ -18,7 +18,7 @@ def show_verification(made: Verification, console: Console) -> None:
         table.add_column(column, justify="right" if column in ("instances", "margin") else "left")
     for row in rows:
         table.add_row(
-            Text.assemble(row.theorem, (f"\n{row.name}", "dim")),
+            Text.assemble(row.theorem, (f"\n{row.name}\n{row.form}", "dim")),
             Text.assemble(row.statement, (f"\n{row.method}", "dim")),
             f"{row.instances:,}",
             f"{row.margin:.1e}",
@@ -31,7 +31,8 @@ def show_verification(made: Verification, console: Console) -> None:
             console.print(Padding(Text(row.shown), (0, 0, 0, 2), expand=False))
     failed = [row.name for row in rows if not row.passed]
     console.print(
-        "\nP1: Decoupling Positional and Symbolic Attention; P2: Positional versus Symbolic Attention Heads. "
+        "\nP1: Decoupling Positional and Symbolic Attention; P2: Positional versus Symbolic Attention Heads; "
+        "P3: Unpacking Positional Encoding. Corrected: as printed it does not hold, or needs a condition. "
         "The margin is the smallest one over all instances; 0: met with equality, up to rounding."
     )
     verdict = f"{len(rows) - len(failed)} of {len(rows)} hold" + (f"; failed: {', '.join(failed)}." if failed else ".")

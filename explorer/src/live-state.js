@@ -1,0 +1,30 @@
+// The part of the state that the live page adds: the prompt, its query and blocks, and the ablation.
+
+import { change, store } from "./store.js";
+
+const NOTHING = { text: "", ids: null, query: null, blocks: "auto", answer: null, choose: "", how: "zero", draw: 0 };
+const LONGEST = 20_000; // characters of a prompt that the address holds
+
+export const live = () => ({ ...NOTHING, ...store.state.live });
+
+/** Change the prompt or the ablation; what equals the default is left out of the address. */
+export function changeLive(part, rest = {}) {
+  const next = { ...live(), ...part };
+  const kept = Object.entries(next).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(NOTHING[name]));
+  change({ ...rest, live: kept.length ? Object.fromEntries(kept) : null });
+}
+
+/** Another prompt: nothing of the old one remains but the way in which blocks are proposed. */
+export function newPrompt(part) {
+  const { blocks } = live();
+  const fresh = { text: "", ids: null, query: null, answer: null, blocks: typeof blocks === "string" ? blocks : "auto" };
+  changeLive({ ...fresh, ...part }, { swap: null });
+}
+
+/** What the server needs to know of the prompt. */
+export function promptOf({ text, ids, query, blocks, answer }) {
+  return { ...(ids ? { ids } : { text }), query, blocks, answer };
+}
+
+/** The state as the address may hold it: a long prompt does not fit. */
+export const fits = (state) => JSON.stringify(state ?? "").length < LONGEST;

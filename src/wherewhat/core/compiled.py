@@ -1,0 +1,50 @@
+"""The compiled functions of `kernels`, where numba is installed; everything that they compute exists in plain torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import pairwise
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+SMALL = 2**15  # elements for which a second thread does not pay
+
+
+def compiled(values: Tensor) -> ModuleType | None:
+    """The compiled functions, for float32 on a processor, if numba is installed and WHEREWHAT_COMPILED is not 0."""
+    return _kernels() if values.device.type == "cpu" and values.dtype == torch.float32 else None
+
+
+@lru_cache
+def _kernels() -> ModuleType | None:
+    if os.environ.get("WHEREWHAT_COMPILED") == "0":
+        return None
+    try:
+        from . import kernels
+    except ImportError:
+        return None
+    return kernels
+
+
+def run_in_threads(kernel: Callable[..., None], first: Tensor, *others: Tensor | int) -> None:
+    """Each thread computes some of the heads, so that no number depends on how many threads there are."""
+    arrays = [value.contiguous().numpy() if isinstance(value, Tensor) else value for value in (first, *others)]
+    heads, threads = first.shape[-3], torch.get_num_threads() if first.numel() > SMALL else 1
+    if threads == 1:
+        kernel(*arrays, 0, heads)
+        return
+    ends = [heads * thread // threads for thread in range(threads + 1)]
+    parts = [_pool(os.getpid(), threads).submit(kernel, *arrays, *span) for span in pairwise(ends)]
+    for part in parts:
+        part.result()
+
+
+@lru_cache(maxsize=1)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Threads do not survive a fork, so each process has its own."""
+    return ThreadPoolExecutor(threads, "wherewhat-pairs")

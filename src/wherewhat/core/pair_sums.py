@@ -1,0 +1,96 @@
+"""The sum over pairs of blocks, strip by strip: compiled by numba where it is installed, otherwise in plain torch.
+
+Both ways give the same numbers to float32 precision. A strip holds the blocks i from `row` on; its columns are the
+blocks j from `column` on; pairs with j > i count. `sums` (4, V, X) collects weighted positional cosines, weighted
+symbolic cosines, weights, and skipped pairs, for every weighting and head.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from .compiled import compiled, run_in_threads
+
+# Exponents below this one contribute less than float32 resolves. Without it, products of tiny numbers become subnormal,
+# which the processor handles a hundred times slower.
+FLOOR = -30.0
+
+
+def sum_pairs(
+    here: Float[Tensor, "X I J"],
+    there: Float[Tensor, "X I J"],
+    own: Float[Tensor, "X M"],
+    rise: Float[Tensor, "V X M"],
+    fall: Float[Tensor, "V X M"],
+    row: int,
+    column: int,
+    sums: Float[Tensor, "4 V X"],
+) -> None:
+    """Add a strip of pairs, from S[i, j] and S[j, i] and the attention `own` on each block."""
+    if (kernels := compiled(here)) is not None:
+        return run_in_threads(kernels.sum_pairs, here, there, own, rise, fall, row, column, sums)
+    mine, theirs = own[:, row : row + here.shape[1], None], own[:, None, column:]
+    norm = (here.square() + there.square()).mul_(mine.square() + theirs.square())
+    scale = norm.rsqrt()
+    alive = scale.isfinite()
+    scale.masked_fill_(~alive, 0)
+    stay = (here * theirs).addcmul_(there, mine).mul_(scale)
+    move = (here * mine).addcmul_(there, theirs).mul_(scale)
+    return _add(stay, move, alive, rise, fall, row, column, sums)
+
+
+def sum_log_pairs(
+    here: Float[Tensor, "W X I J"],
+    there: Float[Tensor, "W X I J"],
+    own: Float[Tensor, "X M"],
+    rise: Float[Tensor, "V X M"],
+    fall: Float[Tensor, "V X M"],
+    row: int,
+    column: int,
+    sums: Float[Tensor, "4 V X"],
+) -> None:
+    """The same for logits of any size, from the logits whose exponentials add up to S, and log attention `own`.
+
+    Only ratios within a pair enter, as unit vectors along (1, e^y).
+    """
+    if (kernels := compiled(here)) is not None:
+        return run_in_threads(kernels.sum_log_pairs, here, there, own, rise, fall, row, column, sums)
+    before = own[:, None, column:] - own[:, row : row + here.shape[2], None]
+    after = here.logsumexp(0) - there.logsumexp(0)
+    alive = ~(before.isnan() | after.isnan())
+    before, after = before.nan_to_num_(), after.nan_to_num_()
+    mine, theirs, here_unit, there_unit = _unit(before), _unit(-before), _unit(-after), _unit(after)
+    stay = (here_unit * theirs).addcmul_(there_unit, mine)
+    move = (here_unit * mine).addcmul_(there_unit, theirs)
+    return _add(stay, move, alive, rise, fall, row, column, sums)
+
+
+def _unit(log_ratio: Tensor) -> Tensor:
+    """The first component of the unit vector along (1, e^y), in range whatever y is."""
+    return (-2 * log_ratio).clamp_(min=FLOOR).sigmoid_().sqrt_()
+
+
+def _add(
+    stay: Float[Tensor, "X I J"],
+    move: Float[Tensor, "X I J"],
+    alive: Bool[Tensor, "X I J"],
+    rise: Tensor,
+    fall: Tensor,
+    row: int,
+    column: int,
+    sums: Tensor,
+) -> None:
+    rows, columns = stay.shape[1:]
+    number = torch.arange(column + columns, device=stay.device)
+    later = number[column:] > number[row : row + rows, None]
+    counted = alive & later
+    skipped = (later & ~alive).sum((-1, -2))
+    for view in range(len(rise)):
+        weight = rise[view, :, row : row + rows, None] * fall[view, :, None, column:]
+        weight = torch.maximum(weight, fall[view, :, row : row + rows, None] * rise[view, :, None, column:])
+        weight.mul_(counted)
+        for at, term in enumerate((weight * stay, weight * move, weight)):
+            sums[at, view] += term.sum((-1, -2))
+        sums[3, view] += skipped

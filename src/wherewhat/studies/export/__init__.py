@@ -1,0 +1,1 @@
+"""Profiles as files that other programs read."""

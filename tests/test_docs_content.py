@@ -1,0 +1,118 @@
+"""What the documentation says is what the code does: numbers, commands, the README, and the tutorials."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from conftest import weights
+from wherewhat.cli import app
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import docs_numbers  # noqa: E402
+import docs_tutorials  # noqa: E402
+
+COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *NOTEBOOKS]
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
+    return re.findall(rf"(?ms)^```{language}\n(.*?)^```", text)
+
+
+def shown_commands(path: Path) -> list[list[str]]:
+    """The commands of wherewhat in the shell blocks of a page, as words."""
+    lines = "\n".join(blocks(path, "sh")).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("wherewhat ")]
+
+
+def test_the_numbers_of_all_pages_are_those_of_their_tables():
+    assert list(docs_numbers.outdated((ROOT / "docs").rglob("*.md"))) == []
+
+
+def test_a_number_that_differs_is_found_and_replaced(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("All <!--= theorems -->26<!--/--> claims, and <!--= cells, Ray -->9<!--/--> ms.")
+    count = len(pd.read_parquet(ROOT / "results" / "theorems.parquet"))
+    (ray,) = (one for one in json.loads((ROOT / "bench/results.json").read_text())["cells"] if "ray" in one["where"])
+    (text,) = docs_numbers.outdated([page]).values()
+    plain = re.sub(r"<!--.*?-->", "", text)
+    assert plain == f"All {count} claims, and {round(ray['ms per cell'], 1)} ms."
+    page.write_text("<!--= unknown -->1<!--/-->")
+    with pytest.raises(SystemExit, match="no number is called 'unknown'"):
+        docs_numbers.outdated([page])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_that_is_shown_exists_with_its_options(path):
+    for name, *words in shown_commands(path):
+        context = typer.Context(COMMANDS[name])
+        COMMANDS[name].make_parser(context).parse_args(list(words))
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
+    assert (ROOT / "docs/figures/swap.gif").stat().st_size < 1_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.weights
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    (code,) = blocks(ROOT / "README.md", "python")
+    assert len([line for line in code.splitlines() if line.strip()]) == 8
+    real = weights("SmolLM2-135M-Instruct-GGUF") / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / real.name).symlink_to(real)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+    assert "positional" in capsys.readouterr().out
+    assert (tmp_path / "plane.png").stat().st_size > 10_000
+    assert "<h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.weights
+def test_the_commands_of_the_readme_run_on_a_smaller_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small, quick = str(weights("stories260K")), {"profile": ["--samples", "4"], "ablate": ["--samples", "2"]}
+    for name, *words in shown_commands(ROOT / "README.md"):
+        if name != "demo":  # tests/test_wheel.py
+            words = [small if "SmolLM2-135M" in word or word.endswith(".gguf") else word for word in words]
+            words = ["12" if word == "64" else word for word in words]  # as many pairs as fit
+            done = CliRunner().invoke(app, [name, *words, *quick.get(name, [])])
+            assert done.exit_code == 0, done.output
+    assert (tmp_path / "smollm2.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.weights
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_tutorial_runs(path, monkeypatch, tmp_path):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as in all tests
+    weights("stories260K")
+    stored = nbformat.read(path, as_version=4)
+    assert all(not cell.outputs for cell in stored.cells if cell.cell_type == "code")  # committed without outputs
+    monkeypatch.setenv("WHEREWHAT_WEIGHTS", os.environ.get("WHEREWHAT_WEIGHTS") or str(weights("stories260K").parent))
+    found = docs_tutorials.executed(path)
+    assert found is not None
+    page = docs_tutorials.page(found, path.stem, tmp_path / "pictures")
+    assert page.count("```python") == sum(cell.cell_type == "code" for cell in found.cells)
+    assert "Traceback" not in page
+    assert "<style" not in page

@@ -1,0 +1,331 @@
+"""Keep the numbers of the documentation equal to the tables that they come from.
+
+Usage: python tools/docs_numbers.py [--write]
+
+A number or table between <!--= NAME --> and <!--/--> in a page of docs/ is that of the function NAME in NUMBERS, made
+from results/*.parquet and bench/results.json. Without --write, pages that differ are listed and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+ROOT = Path(__file__).parents[1]
+MARK = re.compile(r"(<!--= (.+?) -->)([\s\S]*?)(<!--/-->)")
+SHOWN_IDS = (1, 4, 7, 9, 10, 11, 12, 13, 14, 16, 19, 22, 31)
+SLOWER = ("mid-fast", "mid-slow", "slow")
+SETTINGS = {
+    "index": "Index",
+    "retrieval": "Retrieval",
+    "induction": "partial induction, one angle",
+    "induction, angles (0, theta)": "the same, angles (0, θ)",
+    "induction, 8 symbols": "8 symbols, one angle",
+}
+ENCODINGS = {  # as named in the tables: as shown, and the published accuracy on distance
+    "rope": ("RoPE", "92.6"),
+    "p-rope": ("p-RoPE, the 2 slowest of 4 angles set to 0", ""),
+    "rope, half the dimensions": ("RoPE in half of the dimensions", ""),
+    "rope, 4 heads": ("RoPE in 4 heads of 8", ""),
+    "rope, 2 heads": ("RoPE in 2 heads", ""),
+    "rope, 1 head": ("RoPE in 1 head", "about 90"),
+    "rope + sinusoidal": ("RoPE + sinusoids", ""),
+    "mla": ("latent attention, decoupled RoPE", "88.3"),
+    "sinusoidal": ("sinusoids", "second best"),
+    "learned": ("learned positions", ""),
+    "alibi": ("ALiBi", "fails"),
+    "t5-plain": ("relative bias, plain", ""),
+    "t5": ("relative bias, T5's buckets", ""),
+    "nope": ("NoPE", "fails"),
+}
+
+
+@cache
+def results(name: str) -> pd.DataFrame:
+    return pd.read_parquet(ROOT / "results" / f"{name}.parquet")
+
+
+@cache
+def bench(part: str) -> list[dict[str, Any]]:
+    return json.loads((ROOT / "bench" / "results.json").read_text(encoding="utf-8"))[part]
+
+
+def table(header: str, rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table."""
+    columns = header.split(" | ")
+    lines = [columns, ["---"] * len(columns), *([str(cell) for cell in row] for row in rows)]
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")
+    return f"\n\n{body}\n\n"
+
+
+def spread(values: Iterable[float], digits: int = 1) -> str:
+    """Mean ± half of the 95 % interval over seeds, in percent."""
+    found = 100 * np.asarray(list(values), float)
+    half = stats.t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found))
+    return f"{found.mean():.{digits}f} ± {half:.{digits}f}"
+
+
+def thousands(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def short(value: float) -> str:
+    """An accuracy: .84, 1.00."""
+    return f"{value:.2f}".removeprefix("0")
+
+
+def published_speed() -> str:
+    header = "tokens | prompts per batch | published, per prompt | wherewhat, per prompt | ratio | score difference"
+    return table(
+        header,
+        (
+            (
+                one["tokens"], one["prompts per batch"], f"{one['published s']:.3g} s",
+                f"{1000 * one['wherewhat s']:.3g} ms", f"**{thousands(one['ratio'])}**",
+                f"{one['largest difference']:.1e}",
+            )
+            for one in bench("published")
+        ),
+    )  # fmt: skip
+
+
+def overhead() -> str:
+    header = "model | tokens | blocks | plain pass | heads | heads and all frequencies | first capture, with self-check"
+    return table(
+        header,
+        (
+            (
+                one["model"], one["tokens"], one["blocks"], f"{one['plain s']:.3g} s", f"**{one['heads ratio']:.2f}**",
+                f"**{one['with frequencies ratio']:.2f}**", f"{one['first capture, with self-check, s']:.2g} s",
+            )
+            for one in bench("overhead")
+        ),
+    )  # fmt: skip
+
+
+def memory() -> str:
+    (one,) = bench("memory")
+    return (
+        f"{thousands(one['plain MB'])} MB plain, {thousands(one['heads MB'])} MB captured with head scores (ratio "
+        f"{one['heads ratio']:.2f}), {thousands(one['frequencies MB'])} MB with all frequencies "
+        f"({one['frequencies ratio']:.2f})"
+    )
+
+
+def offload() -> str:
+    parts = {
+        "hashing": "hash of the weights",
+        "self-check": "self-check",
+        "forward": "forward pass",
+        "capture": "capture",
+    }
+    rows = (
+        [f"{one['dtype']}, {one['weights']}", *(thousands(one[part] - one["before"]) for part in parts)]
+        for one in bench("offload")
+    )
+    return table(" | ".join(["", *parts.values()]), rows)
+
+
+def loading(row: int) -> str:
+    one = bench("offload")[row]
+    return thousands(one["load"] - one["before"])
+
+
+def ensemble() -> str:
+    names = {"index": "Index", "retrieval": "Retrieval", "induction": "partial induction"}
+    header = "task, angles per model | together | one after another (4 of them, extrapolated) | ratio"
+    rows = (
+        (
+            f"{names[one['task']]}, {one['angles per model']}", f"{one['together ms per step']:.1f}",
+            thousands(one["one by one ms per step"]), f"**{one['ratio']:.1f}**",
+        )
+        for one in bench("ensemble")
+    )  # fmt: skip
+    return table(header, rows)
+
+
+def by_angle() -> str:
+    found = results("decoupling").groupby(["setting", "frequency"])
+    mean, deviation = found["accuracy"].mean(), found["accuracy"].std()
+    angles = found["angle"].first()["index"]
+
+    def short_angle(angle: float) -> str:
+        return f"{angle:.1f}" if angle >= 1 else f"{angle:.2g}".removeprefix("0")
+
+    header = " | ".join(["ID (angle)", *(f"{one} ({short_angle(angles[one])})" for one in SHOWN_IDS)])
+
+    def cell(setting: str, one: int) -> str:
+        value, off = mean[setting, one], deviation[setting, one]
+        return f"{f'{value:.3f}'.removeprefix('0')} ± {f'{off:.3f}'.removeprefix('0')}"
+
+    return table(header, ([name, *(cell(setting, one) for one in SHOWN_IDS)] for setting, name in SETTINGS.items()))
+
+
+def inner_positions(frequency: int) -> str:
+    """The quadratic term of Index over positions 2 to 15, scaled to -1 to 1, with the p of a t-test over seeds."""
+    found = results("decoupling-positions").query("setting == 'index' and frequency == @frequency and 2 <= place <= 15")
+    scaled = np.linspace(-1, 1, 14)
+    terms = [
+        np.polyfit(scaled, one.sort_values("place")["accuracy"].to_numpy(), 2)[0] for _, one in found.groupby("seed")
+    ]
+    return f"{np.mean(terms):+.2f}, p = {stats.ttest_1samp(terms, 0).pvalue:.1g}"
+
+
+def least_score(setting: str, axis: str) -> str:
+    return f"{results('decoupling').query('setting == @setting')[axis].min():.4f}"
+
+
+def encoding_runs() -> pd.DataFrame:
+    return results("encodings").query("size == 'small' and dropout == 0")
+
+
+def distance() -> str:
+    runs = encoding_runs().query("task == 'distance' and variant == 'clean'")
+    rows = []
+    for encoding, (name, paper) in ENCODINGS.items():
+        mine = runs[runs["encoding"] == encoding]
+        steps = mine["steps_to_90"]
+        reached = "never" if steps.isna().any() or np.isinf(steps).any() or (steps < 0).any() else f"{steps.mean():.0f}"
+        drop, heads = f"{mine['largest'].mean():.2f}", f"{mine['effective'].mean():.1f}"
+        rows.append([name, spread(mine["accuracy"]), paper, reached, drop, heads])
+    return table("distance | accuracy, % | published | steps to 90 % | drop | heads", rows)
+
+
+def variant(encoding: str, task: str, name: str) -> str:
+    runs = encoding_runs().query("encoding == @encoding and task == @task and variant == @name")
+    return spread(runs["accuracy"])
+
+
+def distinct_runs() -> str:
+    """Runs with different weights: RoPE with added sinusoids is trained under two names."""
+    runs = encoding_runs()
+    return str(len(runs) - len(runs.query("encoding == 'rope' and variant == 'added sinusoids'")))
+
+
+def lab_ablation() -> str:
+    """Right answers of the embedded models without heads and frequencies; bold where random choices differ."""
+    found = results("ablation-lab").query("measure == 'accuracy'").set_index(["task", "what", "how", "number"])
+    shown = {
+        "2 most positional heads of 12": [("positional heads", "ablate", 2)],
+        "5 most positional heads": [("positional heads", "ablate", 5)],
+        "5 most symbolic heads": [("symbolic heads", "ablate", 5)],
+        "fastest quarter of the frequencies dropped": [("fast frequencies", "drop", 16)],
+        "fastest quarter frozen": [("fast frequencies", "freeze", 16)],
+        "mid-fast / mid-slow / slow quarter dropped": [(f"{one} frequencies", "drop", 16) for one in SLOWER],
+        "the same frozen": [(f"{one} frequencies", "freeze", 16) for one in SLOWER],
+        "only the fastest quarter kept": [("fast frequencies", "keep", 16)],
+        "only the mid-fast / mid-slow / slow quarter kept": [(f"{one} frequencies", "keep", 16) for one in SLOWER],
+    }
+    rows = []
+    for name, trials in shown.items():
+        row = [name]
+        for task in ("number", "letter"):
+            some = [found.loc[(task, *trial)] for trial in trials]
+            row.append(" / ".join(f"**{one.after:.2f}**" if one.counts else f"{one.after:.2f}" for one in some))
+            row.append(f"{some[0].before + some[0].control:.2f}")
+        rows.append(row)
+    return table("ablated | number | random control | letter | random control", rows)
+
+
+def by_length(columns: tuple[int, ...]) -> str:
+    plain, sharp = results("lengths-accuracy"), results("lengths-sharpened")
+
+    def rows(found: pd.DataFrame, task: str, hops: int) -> dict[int, float]:
+        mine = found.query("task == @task and hops == @hops")
+        return dict(zip(mine["length"], mine["accuracy"], strict=True))
+
+    def line(name: str, *each: dict[int, float]) -> list[str]:
+        return [name, *(" / ".join(short(one[at]) if at in one else "-" for one in each) for at in columns)]
+
+    lines = []
+    for task in ("number", "letter"):
+        lines.append(line(task, rows(plain, task, 0)))
+        lines.append(line(f"{task}, 1 hop / 4 hops", rows(plain, task, 1), rows(plain, task, 4)))
+    lines += [line(f"{task}, sharpened", rows(sharp, task, 0)) for task in ("letter", "number")]
+    return table(" | ".join(["length", *map(thousands, columns)]), lines)
+
+
+def cost(part: str, key: str, value: str, form: str = ".2f") -> str:
+    """One value of bench/results.json: of the row whose first entry is `key`."""
+    (one,) = (row for row in bench(part) if str(next(iter(row.values()))) == key)
+    return f"{one[value]:{form}}"
+
+
+NUMBERS: dict[str, Callable[[], str]] = {
+    "published speed": published_speed,
+    "agreement at 17 tokens": lambda: f"{bench('agreement')[0]['largest difference']:.1e}",
+    "ablation of the lab": lab_ablation,
+    "offload": offload,
+    "offload, before": lambda: thousands(bench("offload")[0]["before"]),
+    "loading bfloat16 in memory": partial(loading, 2),
+    "loading bfloat16 on disk": partial(loading, 3),
+    "overhead": overhead,
+    "memory": memory,
+    "ensemble": ensemble,
+    "accuracy by angle": by_angle,
+    "distance": distance,
+    "distinct runs": distinct_runs,
+    "accuracy by length": partial(by_length, (17, 60, 80, 100, 200, 300, 500, 800, 1000, 2000, 3000, 5000)),
+    "least symbolic score of Retrieval": partial(least_score, "retrieval", "symbolic"),
+    "least positional score of Index": partial(least_score, "index", "positional"),
+    **{f"inner positions, ID {one}": partial(inner_positions, one) for one in (11, 12, 13, 16, 24)},
+    "ALiBi counting, all flaws": partial(variant, "alibi", "count", "quirky"),
+    "ALiBi counting, slopes": partial(variant, "alibi", "count", "exponential slopes"),
+    "ALiBi counting, fixed keys": partial(variant, "alibi", "count", "fixed keys"),
+    "ALiBi distance, all flaws": partial(variant, "alibi", "distance", "quirky"),
+    "ALiBi distance, fixed keys": partial(variant, "alibi", "distance", "fixed keys"),
+    "training speed": partial(cost, "training", "64", "ratio"),
+    "prompts per second": lambda: thousands(bench("series")[0]["prompts a second"]),
+    "step on distance": partial(cost, "encodings", "a training step, distance", "ratio"),
+    "step on count": partial(cost, "encodings", "a training step, count", "ratio"),
+    "ablating one head": partial(cost, "encodings", "ablating a head, 6 x 16", "ratio"),
+    "cells, one process": partial(cost, "cells", "one process", "ms per cell", ".1f"),
+    "cells, two processes": partial(cost, "cells", "--jobs 2", "ms per cell", ".1f"),
+    "cells, Ray": partial(cost, "cells", "--ray local", "ms per cell", ".1f"),
+    "gate, drop": partial(cost, "ablation", "drop a quarter of all heads' frequencies", "ratio"),
+    "gate, ablate": partial(cost, "ablation", "ablate one head of each layer", "ratio"),
+    "gate, freeze": partial(cost, "ablation", "freeze a quarter of all heads' frequencies", "ratio"),
+    "gate, freeze one head": partial(cost, "ablation", "freeze a quarter in one head of each group", "ratio"),
+    "theorems": lambda: str(len(results("theorems"))),
+}
+
+
+def current(text: str, source: str) -> str:
+    """The text with all its numbers as the tables have them now."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[2] not in NUMBERS:
+            raise SystemExit(f"{source}: no number is called {found[2]!r}; they are defined in tools/docs_numbers.py.")
+        return f"{found[1]}{NUMBERS[found[2]]()}{found[4]}"
+
+    return MARK.sub(value, text)
+
+
+def outdated(pages: Iterable[Path]) -> dict[Path, str]:
+    """Pages whose numbers differ from their tables, with the text that they should have."""
+    texts = {path: path.read_text(encoding="utf-8") for path in pages}
+    new = {path: current(text, str(path)) for path, text in texts.items()}
+    return {path: text for path, text in new.items() if text != texts[path]}
+
+
+def main() -> None:
+    found = outdated(sorted((ROOT / "docs").rglob("*.md")))
+    for path, text in found.items():
+        if "--write" in sys.argv[1:]:
+            path.write_text(text, encoding="utf-8")
+        else:
+            print(f"{path.relative_to(ROOT)}: numbers differ from their tables: python tools/docs_numbers.py --write")
+    sys.exit(bool(found) and "--write" not in sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()
