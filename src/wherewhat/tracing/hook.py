@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -223,16 +224,13 @@ def _visited_interface(name: str, default: Callable[..., Any]) -> Callable[..., 
 def counting_layers(model: nn.Module, visitor: Visitor) -> Iterator[None]:
     """Set the visitor's `layer` to the running layer: attention modules may not know it, or serve several layers."""
 
-    def entering(number: int) -> Callable[..., None]:
-        def enter(*_: object) -> None:
-            visitor.layer = number
-
-        return enter
+    def enter(number: int, *_: object) -> None:
+        visitor.layer = number
 
     with ExitStack() as stack:
         for layers in layer_lists(model):
             for number, layer in enumerate(layers):
-                stack.callback(layer.register_forward_pre_hook(entering(number)).remove)
+                stack.callback(layer.register_forward_pre_hook(partial(enter, number)).remove)
         yield
 
 
@@ -245,9 +243,14 @@ def layer_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
             yield from layer_lists(child)
 
 
-def last_logits_only(model: nn.Module) -> dict[str, int]:
-    """The argument that limits the logits to those after the last token, if the model takes it."""
-    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+def last_logits_only(model: PreTrainedModel) -> dict[str, int | Tensor]:
+    """The argument that limits the logits to those after the last token, if the model takes it.
+
+    Given a number instead of a position, a model whose last layers reuse keys leaves out the other queries there."""
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        return {}
+    shared = getattr(model.config.get_text_config(), "num_kv_shared_layers", 0)
+    return {"logits_to_keep": torch.tensor([-1]) if shared else 1}
 
 
 @contextmanager
