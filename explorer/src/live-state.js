@@ -3,7 +3,6 @@
 import { change, store } from "./store.js";
 
 const NOTHING = { text: "", ids: null, query: null, blocks: "auto", answer: null, choose: "", how: "zero", draw: 0 };
-const LONGEST = 20_000; // characters of a prompt that the address holds
 
 export const live = () => ({ ...NOTHING, ...store.state.live });
 
@@ -25,6 +24,3 @@ export function newPrompt(part) {
 export function promptOf({ text, ids, query, blocks, answer }) {
   return { ...(ids ? { ids } : { text }), query, blocks, answer };
 }
-
-/** The state as the address may hold it: a long prompt does not fit. */
-export const fits = (state) => JSON.stringify(state ?? "").length < LONGEST;
