@@ -101,6 +101,13 @@ def test_the_commands_of_the_readme_run_on_a_smaller_model(tmp_path, monkeypatch
     assert (tmp_path / "smollm2.html").is_file()
 
 
+def test_what_a_cell_prints_is_one_output(tmp_path):
+    printed = [nbformat.v4.new_output("stream", name="stdout", text=f"{line}\n") for line in ("a", "b")]
+    cell = nbformat.v4.new_code_cell("print()", outputs=printed)
+    page = docs_tutorials.page(nbformat.v4.new_notebook(cells=[cell]), "name", tmp_path)
+    assert page == "```python\nprint()\n```\n\n```text\na\nb\n```\n"
+
+
 @pytest.mark.slow
 @pytest.mark.weights
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
