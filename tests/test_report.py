@@ -8,7 +8,6 @@ import math
 import re
 import shutil
 import subprocess
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 
 import wherewhat as ww
 from conftest import missing
+from page_data import decoded, held
 from synthetic import random_ablation, random_lengths, random_profile, random_series
 from wherewhat.errors import BadInput
 from wherewhat.explorer import data_tokens
@@ -35,19 +35,6 @@ from wherewhat.studies.ablation.ablate import Ablation
 from wherewhat.studies.profile.result import Profile
 
 ROOT = Path(__file__).parents[1]
-
-
-def held(page: str) -> dict:
-    """The data of a page."""
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    return json.loads(found)
-
-
-def decoded(array: dict[str, str]) -> np.ndarray:
-    if "deflate" in array:
-        planes = np.frombuffer(zlib.decompress(base64.b64decode(array["deflate"])), "u1").reshape(2, -1)
-        return np.frombuffer(planes.T.tobytes(), np.dtype("<" + array["type"]))
-    return np.frombuffer(base64.b64decode(array["base64"]), np.dtype("<" + array["type"]))
 
 
 def test_the_page_of_270_heads_is_small_and_requests_nothing():
