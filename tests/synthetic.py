@@ -163,3 +163,17 @@ def random_atlas(models: int, layers: int, heads: int, families: int = 2, names:
     about |= {"thresholds": {"high": 0.8, "low": 0.2}, "failed": {"absent": "it is not there"}}
     listed = pd.DataFrame(rows).astype({name: form for name, (form, _) in MODELS.items()})
     return Atlas(listed, pd.concat(tables, ignore_index=True), pd.DataFrame(), about)
+
+
+def pure_profile() -> Profile:
+    """Head 0.0 attends to block 2 wherever its content is, head 1.1 to the content of block 2."""
+    made = random_profile(2, 2, 2, blocks=4)
+    for at, pair in enumerate(((1.0, 0.0), (0.5, 0.5), (0.4, 0.4), (0.0, 1.0))):
+        made.heads.loc[at, ["positional", "symbolic"]] = pair
+        made.heads.loc[at, "kind"] = kind(*pair)
+    made.heads["on_blocks"] = 0.9
+    mass = torch.full((2, 2, 4, 4), 0.01)
+    mass[0, 0, :, 2] = 0.6
+    mass[1, 1, 2, :] = 0.6
+    made.tensors["log_mass"] = mass.log().half()
+    return made

@@ -88,6 +88,8 @@ def test_measures_look_at_the_tokens_that_they_name(stories260k) -> None:
         assert float(found["text_loss"][row]) == pytest.approx(loss(ids, list(range(1, 129))), abs=1e-4)
     with pytest.raises(ww.BadInput, match="at least two stretches"):
         of_language_model(stories260k, tokenizer, pairs=2, samples=3, text="Once upon a time. " * 40)
+    short = of_language_model(stories260k, tokenizer, pairs=2, samples=3, text="Once upon a time. " * 40, stretch=26)
+    assert len(short.measure(stories260k)["text_loss"]) == 3
 
 
 def test_controls_are_random_and_of_the_same_size() -> None:
@@ -161,6 +163,10 @@ def test_single_heads_are_compared_with_all_of_them() -> None:
     shown = console.export_text()
     assert "single heads differ from random; the 5 largest effects are shown" in shown
     assert len(re.findall(r"ablate head \d\.\d", shown)) == 5
+    alike = effect_table({"text_loss": before}, trials, [{"text_loss": before + 1}] * len(trials), seed=0)
+    console = Console(record=True, width=80)
+    show_ablation(ww.Ablation(alike, {"ablation": "mean"}), console)
+    assert re.search(r"0 of 11 single heads differ from random$", console.export_text(), re.MULTILINE)
 
 
 def test_a_head_that_is_named_by_its_layer_alone_is_that_head() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 import wherewhat as ww
+from page_data import decoded, held
 from tiny import tiny_model
 from wherewhat.core.kinds import LITTLE
+from wherewhat.explorer.data_tokens import STORED
+from wherewhat.explorer.page import explorer_html
 from wherewhat.prompts import Prompt
 from wherewhat.studies.profile import summary
 from wherewhat.studies.profile.attention import TOP_KEYS, drawn_heads, from_fixed_point, sinks_before
@@ -35,6 +40,19 @@ def prompts() -> list[Prompt]:
         ids = torch.randperm(118, generator=draw)[:30].add(10).tolist()
         made.append(Prompt(tuple(ids), BLOCKS, answer=ids[BLOCKS[target][0] + 2], target=target))
     return made
+
+
+def strip_of_tokens(source: dict[str, Any], prompt: int, query: int) -> Tensor:
+    """The attention of all heads on all tokens (H T) as a page holds it."""
+    arrays = {name: torch.from_numpy(decoded(source["arrays"][name]).astype("i8")) for name in STORED}
+    tokens = source["tokens"]
+    heads, last = len(source["labels"]), len(tokens["prompts"][prompt]["tokens"]) - 1
+    if query == last:
+        stored = arrays["token_attention"].reshape(heads, len(tokens["prompts"]), tokens["longest"])[:, prompt]
+        return stored[:, : last + 1] / tokens["scale"]
+    strongest = (heads, tokens["queries"], tokens["top"])
+    keys, units = (arrays[name].reshape(strongest)[:, query - last - 1] for name in STORED[1:])
+    return torch.zeros(heads, last + 1).scatter_add(1, keys, units / tokens["scale"])
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -73,6 +91,14 @@ def test_shares_and_every_token_are_those_of_eager_attention(name: str) -> None:
         from_fixed_point(found.tensors["strongest_attention"]), best.topk(TOP_KEYS).values, atol=1e-5, rtol=0
     )
     torch.testing.assert_close(best.gather(-1, keys), best.topk(TOP_KEYS).values, atol=1e-5, rtol=0)
+    (source,) = held(explorer_html([found]))["sources"]
+    for prompt in range(len(asked)):
+        for query in range(1, 30) if prompt == 0 else (29,):
+            shown = strip_of_tokens(source, prompt, query)
+            wanted = eager[prompt, ..., query, :].flatten(0, 1)
+            if query < 29:  # of other queries than the last, a page holds the strongest keys
+                wanted = wanted.where(wanted >= wanted.topk(TOP_KEYS).values[:, -1:], 0)
+            torch.testing.assert_close(shown, wanted, atol=1e-5, rtol=0)
 
 
 def test_a_sink_is_a_token_before_the_blocks_to_which_a_tenth_of_the_heads_give_their_attention() -> None:

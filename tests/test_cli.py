@@ -271,6 +271,12 @@ def test_commands_that_load_a_model_take_a_device(name):
     assert "--device" in {flag for option in COMMANDS[name].params for flag in option.opts}
 
 
+@pytest.mark.weights
+@pytest.mark.parametrize("name", ["stretch", "deposit"])
+def test_the_device_reaches_the_model(refuse, name, tmp_path):
+    refuse("device nowhere cannot be used", name, weights("stories260K"), "--device", "nowhere", "-o", tmp_path / "x")
+
+
 def test_progress_is_printed_into_a_log_file_from_time_to_time(monkeypatch):
     seconds = iter([100.0, 103.0, 112.0, 113.0, 125.0])
     monkeypatch.setattr(terminal, "monotonic", lambda: next(seconds))
@@ -292,6 +298,13 @@ def test_a_resumed_profile_says_so(tmp_path):
 @pytest.mark.slow
 def test_a_resumed_training_run_says_so(tmp_path):
     said = []
-    ww.train("letter", folder=tmp_path, steps=4, every=2, warmup=1, batch=4)
-    ww.train("letter", folder=tmp_path, steps=4, every=2, warmup=1, batch=4, say=said.append)
-    assert said == [f"{tmp_path}: resuming at step 4 of 4"]
+
+    def interrupt(what: str, done: float, total: int) -> None:
+        if done >= 3:
+            raise KeyboardInterrupt
+
+    settings = {"folder": tmp_path, "steps": 4, "every": 2, "warmup": 1, "batch": 4}
+    with pytest.raises(KeyboardInterrupt):
+        ww.train("letter", **settings, progress=interrupt)
+    ww.train("letter", **settings, say=said.append)
+    assert said == [f"{tmp_path}: resuming at step 2 of 4"]

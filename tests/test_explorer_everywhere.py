@@ -1,15 +1,14 @@
-"""The explorer for everybody: with a screen reader, on a phone, in dark mode, in Firefox, in a notebook."""
+"""The explorer for everybody: with a screen reader, on a phone, in dark mode, in a notebook."""
 
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
 
 import pytest
 
 from conftest import missing
-from explorer_page import facts, lonely, table, two
+from explorer_page import facts, table
 from synthetic import random_ablation, random_lengths, random_profile, random_series
 from wherewhat.explorer.page import explorer_html
 from wherewhat.studies.profile.result import Profile
@@ -107,46 +106,6 @@ def test_the_style_alone_is_dark_and_the_button_changes_it(show, browser, profil
         assert page.evaluate(fills) == shown.setdefault(expected, page.evaluate(fills))
     assert shown[light] != shown[dark]
     assert shown[light] == show(profile, scheme="light").evaluate(fills)
-
-
-def test_firefox_shows_the_same(profile, tmp_path):
-    path = shutil.which("firefox-esr") or shutil.which("firefox")
-    if path is None:
-        missing("no Firefox: apt-get install firefox-esr")
-    try:
-        from marionette_driver import marionette as driver
-    except ImportError:  # it needs modules that Python 3.13 removed
-        missing("marionette_driver cannot be imported")
-    from marionette_driver import By, Wait
-    from marionette_driver.keys import Keys
-
-    row = lonely(profile.heads)
-    file = tmp_path / "page.html"
-    file.write_text(explorer_html([profile]), encoding="utf-8")
-    quiet = {"workspace": str(tmp_path), "gecko_log": str(tmp_path / "gecko.log")}
-    firefox = driver.Marionette(bin=path, headless=True, startup_timeout=120, **quiet)
-    try:
-        firefox.start_session()
-        firefox.navigate(f"{file.as_uri()}#h={row['layer']}.{row['head']}")
-        Wait(firefox, timeout=60).until(lambda one: one.execute_script("return document.documentElement.dataset.ready"))
-        shown = firefox.execute_script("return [...document.querySelectorAll('.facts b')].map(one => one.innerText)")
-        assert shown[:3] == [two(row["positional"]), two(row["symbolic"]), two(row["entropy"])]
-        grid = firefox.find_element(By.CSS_SELECTOR, "[data-figure=grid]")
-        firefox.execute_script("arguments[0].focus()", [grid])
-        key = Keys.ARROW_DOWN if row["layer"] < 4 else Keys.ARROW_UP
-        firefox.actions.sequence("key", "keys").key_down(key).key_up(key).perform()
-        there = firefox.find_element(By.CSS_SELECTOR, "[data-panel=head] h2").text
-        assert there == f"Head {row['layer'] + (1 if row['layer'] < 4 else -1)}.{row['head']}"
-        dots = firefox.execute_script("return document.querySelectorAll('.heads circle').length")
-        assert dots == len(profile.heads)
-        grounds = firefox.execute_script("""
-            const theme = [...document.querySelectorAll("button")].find((one) => one.innerText === "light / dark");
-            return [0, 1].map(() => (theme.click(), getComputedStyle(document.body).backgroundColor));
-        """)
-        assert sorted(grounds) == ["rgb(21, 24, 27)", "rgb(255, 255, 255)"]
-    finally:
-        firefox.cleanup()
-        firefox.instance.profile.cleanup()
 
 
 def test_what_is_missing_is_shown_as_missing(show):

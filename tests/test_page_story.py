@@ -10,8 +10,7 @@ import torch
 from matplotlib.colors import to_hex
 
 from explorer_page import address, facts, place_of
-from synthetic import random_profile, random_series
-from wherewhat.core.kinds import kind
+from synthetic import pure_profile, random_profile, random_series
 from wherewhat.display.style import LAYERS
 from wherewhat.explorer.page import demo_html
 from wherewhat.studies.multihop.demo import TITLE, Demo, learning, profile_embedded
@@ -23,17 +22,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def pure() -> Profile:
-    """Head 0.0 attends to block 2 wherever its content is, head 1.1 to the content of block 2."""
-    made = random_profile(2, 2, 2, blocks=4)
-    for at, pair in enumerate(((1.0, 0.0), (0.5, 0.5), (0.4, 0.4), (0.0, 1.0))):
-        made.heads.loc[at, ["positional", "symbolic"]] = pair
-        made.heads.loc[at, "kind"] = kind(*pair)
-    made.heads["on_blocks"] = 0.9
-    mass = torch.full((2, 2, 4, 4), 0.01)
-    mass[0, 0, :, 2] = 0.6
-    mass[1, 1, 2, :] = 0.6
-    made.tensors["log_mass"] = mass.log().half()
-    return made
+    return pure_profile()
 
 
 def shares(page) -> list[list[str]]:
@@ -96,6 +85,29 @@ def test_a_selected_head_is_shown_on_both_tasks(show, pure):
     x, y = box["x"] + box["width"] / 2 - frame["x"], box["y"] + box["height"] / 2 - frame["y"]
     assert (x / frame["width"], 1 - y / frame["height"]) == pytest.approx((0.25, 0.75), abs=0.01)
     assert page.locator("[data-figure=plane] .moves path").count() == 1
+
+
+def test_the_name_of_a_selected_head_is_not_on_the_line_to_its_other_place(show, pure):
+    """Whether that lies beside it, above it or below it."""
+
+    def middle(box):
+        return torch.tensor([box["x"] + box["width"] / 2, box["y"] + box["height"] / 2])
+
+    kept = {"settings": {"task": "prose"}, "kept": {"all": {"same": 3, "of": 4}}}
+    for place in ((0.2, 1.0), (0.15, 0.8), (0.9, 0.9)):
+        other = pure.heads.assign(positional=place[0], symbolic=place[1])
+        other.insert(0, "task", "prose")
+        made = Profile(pure.heads, pure.frequencies, pure.about | {"tasks": [kept]}, pure.tensors, other)
+        page = show(made, hash="#h=1.1")
+        start, end = (
+            middle(page.locator(f"[data-figure=plane] {one} circle").bounding_box()) for one in (".chosen", ".moves")
+        )
+        line = start + torch.linspace(0, 1, 101)[:, None] * (end - start)
+        name = page.locator("[data-figure=plane] .chosen text").bounding_box()
+        inside = (line - middle(name)).abs() < torch.tensor(
+            [name["width"] / 2, name["height"] / 2 - 3]
+        )  # of its letters
+        assert not inside.all(1).any(), place
 
 
 def test_a_straight_drag_selects_the_rectangle_that_it_spans(show):

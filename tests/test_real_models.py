@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +13,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 import brute_force
 import wherewhat as ww
 from conftest import weights
+from wherewhat.explorer.page import explorer_html
 from wherewhat.tracing.hook import implementation
 
 # The sample of karpathy/llama2.c, doc/stories260K.md: temperature 0, from BOS.
@@ -172,3 +176,14 @@ def test_a_capture_leaves_the_model_as_it_was(stories260k, story):
         ww.capture(stories260k, ids, check=True)
         assert torch.equal(stories260k(ids).logits, before)
     assert stories260k.config._attn_implementation == implementation_before
+
+
+@pytest.mark.slow
+def test_the_page_of_smollm2_stays_below_6_megabytes(smollm2):
+    """With 64 pairs and 8 prompts: measured with one, the others added as they are before they are compressed."""
+    tokenizer = AutoTokenizer.from_pretrained(weights("SmolLM2-135M-Instruct-GGUF"))
+    first, *others = ww.binding(tokenizer, pairs=64, samples=8)
+    profile = ww.profile(smollm2, [first])
+    shown = len(profile.heads) * max(len(prompt.ids) for prompt in others)
+    added = sum(shown * 2 * 4 / 3 + len(json.dumps(asdict(prompt))) for prompt in others)  # 2 bytes each, in base64
+    assert 3e6 < len(explorer_html([profile]).encode()) + added < 6e6

@@ -6,21 +6,24 @@ import base64
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 
 import wherewhat as ww
 from conftest import missing
+from page_data import decoded, held
 from synthetic import random_ablation, random_lengths, random_profile, random_series
+from wherewhat.cli import app
 from wherewhat.errors import BadInput
 from wherewhat.explorer import data_tokens
-from wherewhat.explorer.data import encoded, names_of, profile_data, series_data
+from wherewhat.explorer.data import encoded, names_of, profile_command, profile_data, series_data
 from wherewhat.explorer.data_tokens import shown_prompt, token_data
 from wherewhat.explorer.load import load_drawable, load_results
 from wherewhat.explorer.page import explorer_html
@@ -31,23 +34,11 @@ from wherewhat.explorer.sentences import (
     length_sentences,
     series_sentences,
 )
+from wherewhat.prompts.request import request_prompts
 from wherewhat.studies.ablation.ablate import Ablation
 from wherewhat.studies.profile.result import Profile
 
 ROOT = Path(__file__).parents[1]
-
-
-def held(page: str) -> dict:
-    """The data of a page."""
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    return json.loads(found)
-
-
-def decoded(array: dict[str, str]) -> np.ndarray:
-    if "deflate" in array:
-        planes = np.frombuffer(zlib.decompress(base64.b64decode(array["deflate"])), "u1").reshape(2, -1)
-        return np.frombuffer(planes.T.tobytes(), np.dtype("<" + array["type"]))
-    return np.frombuffer(base64.b64decode(array["base64"]), np.dtype("<" + array["type"]))
 
 
 def test_the_page_of_270_heads_is_small_and_requests_nothing():
@@ -195,6 +186,20 @@ def test_profiles_are_compared_in_pairs():
     assert not page["comparisons"]["0,1"]["matched"]
     assert page["comparisons"]["0,1"]["says"][1] == "The two do not have the same heads, so heads are not compared."
     assert names_of([one, other]) == ["random (1)", "random (2)"]
+
+
+def test_the_command_on_the_page_asks_for_the_same_prompts():
+    """Of several tasks, with blocks of several statements."""
+    asked = request_prompts(["binding", "prose"], {"pairs": 8, "group": 4, "samples": 3, "width": 4, "stretch": 60})
+    first, second = (request.settings() for request in asked)
+    measured = {"level": "keys", "tau": 0.001, "dtype": "float32", "seed": 5}
+    words = profile_command({"model": "some.gguf", "settings": first | measured | {"tasks": [second]}})
+    assert words.startswith("wherewhat profile some.gguf ")
+    command = vars(typer.main.get_command(app))["commands"]["profile"]
+    given = command.make_context("profile", shlex.split(words)[2:]).params
+    options = {name: given[name] for name in ("kind", "template", "pairs", "group", "samples", "width", "stretch")}
+    assert [request.settings() for request in request_prompts(given["task"], options)] == [first, second]
+    assert {name: given[name] for name in measured} == measured
 
 
 def test_report_from_the_command_line(run, refuse, tmp_path):

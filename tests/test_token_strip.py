@@ -124,6 +124,14 @@ def test_a_thousand_tokens_are_readable(show):
     assert box["y"] <= inside["y"] <= box["y"] + box["height"]
 
 
+def test_no_statement_is_divided_by_the_end_of_a_line(show, profile):
+    """Its letter, A or B, stays beside it, and no line ends in the empty beginning of an outline."""
+    page = show(profile, hash="#h=2.5&swap=3,6", width=390)
+    parts = page.eval_on_selector_all(".strip .block", "all => all.map(one => one.getClientRects().length)")
+    assert parts == [1] * len(profile.about["prompts"][0]["blocks"])
+    assert page.locator(".strip").evaluate("one => one.scrollWidth <= one.clientWidth")
+
+
 def test_real_words_are_shown_with_their_white_space(show, stories260k, tmp_path):
     tokenizer = ww.load_tokenizer(weights("stories260K"))
     file = tmp_path / "story.txt"

@@ -11,6 +11,7 @@ import { alone, headRows, isPart, moveWith, restsOnLittle, sentence, tipOf } fro
 const MARGIN = { left: 46, top: 10, right: 12, bottom: 88 };
 const TRAIL = 16; // checkpoints
 const EDGE = 6; // pixels
+const NAME = 15; // pixels from a name to what it may not cover
 
 export function plane(source) {
   const back = h("button", { type: "button", onclick: () => change({ frequency: null }) }, "back to all frequencies");
@@ -102,7 +103,7 @@ export function plane(source) {
     const chosen = selectedIn(source)
       .map((at) => places[at])
       .filter((place) => place && !Number.isNaN(place.x + place.y));
-    moves(layer(layer(svg, "frame"), "moves"), chosen);
+    const lines = moves(layer(layer(svg, "frame"), "moves"), chosen);
     const group = layer(layer(svg, "frame"), "chosen");
     group
       .selectAll("circle")
@@ -113,12 +114,26 @@ export function plane(source) {
       .attr("r", (d) => d.r + 3);
     group
       .selectAll("text")
-      .data(chosen.slice(-12))
+      .data(chosen.slice(-12).map((d) => ({ ...d, ...besides(d, lines) })))
       .join("text")
-      .attr("x", (d) => d.x + (d.x > x(0.85) ? -d.r - 7 : d.r + 7))
-      .attr("y", (d) => d.y)
-      .attr("text-anchor", (d) => (d.x > x(0.85) ? "end" : "start"))
+      .attr("x", (d) => d.x + d.side * (d.r + 7))
+      .attr("y", (d) => d.y + d.lower)
+      .attr("text-anchor", (d) => (d.side < 0 ? "end" : "start"))
       .text((d) => d.label);
+  }
+
+  /** Where the name of a head is: left or right of its dot and, if lines begin there, away from them. */
+  function besides(d, lines) {
+    const side = d.x > x(0.85) ? -1 : 1;
+    const own = lines.filter(({ at }) => at === d.at);
+    const along = own.flatMap(({ to: [tx, ty] }) => {
+      const length = Math.max(1, Math.hypot(tx - d.x, ty - d.y));
+      const near = [0.2, 0.4, 0.6, 0.8, 1].map((part) => Math.min(1, (part * 4 * NAME) / length)); // where a name may be
+      return [...near, 1].map((part) => [d.x + part * (tx - d.x), d.y + part * (ty - d.y)]);
+    });
+    const places = [0, NAME, -NAME].filter((lower) => lower >= 0 || d.y + lower > 0).map((lower) => ({ side, lower }));
+    const room = ({ lower }) => Math.min(NAME, ...along.map(([px, py]) => Math.hypot((d.x + side * 22 - px) / 2, d.y + lower - py)));
+    return places.reduce((best, place) => (room(place) > room(best) ? place : best));
   }
 
   /** A line from each selected head to its place on every other task. */
@@ -142,6 +157,7 @@ export function plane(source) {
       .attr("cx", (d) => d.to[0])
       .attr("cy", (d) => d.to[1])
       .attr("r", 4);
+    return drawn;
   }
 
   function lightUp(label) {

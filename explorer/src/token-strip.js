@@ -85,6 +85,7 @@ export function tokenStrip({ label, onQuery, onSwap = () => {}, onDraw = null })
       else (groups[block] ??= text.appendChild(groupOf(block))).append(span);
       return span;
     });
+    groups.forEach((group) => group.classList.toggle("whole", !group.textContent.includes("\n")));
     groups[answer?.block]?.classList.add("target");
     spans[answer?.token]?.classList.add("answer");
     cursor = Math.min(given.query, tokens.length - 1);

@@ -35,7 +35,7 @@ SERIES = ("positional", "symbolic", "entropy", "mean_frequency")
 NAMES = ["layer", "head", "nth", "kv_head", "kind"]  # columns that are not measured numbers
 REPEATED = ("model", "revision", "architecture", "level", "tau", "settings", "thresholds", "correlation", "medians",
             "accuracy", "sinks", "skipped", "swaps", "sensitivity", "self_check", "versions")  # fmt: skip
-OPTIONS = ("task", "kind", "template", "pairs", "samples", "width", "level", "swaps", "tau", "dtype", "seed")
+OPTIONS = ("kind", "template", "pairs", "group", "samples", "width", "stretch", "level", "swaps", "tau", "dtype", "seed")
 
 
 def source_data(
@@ -181,9 +181,12 @@ def profile_command(about: dict[str, Any]) -> str:
     words = ["wherewhat", "profile", about["model"]]
     if about.get("revision"):
         words += ["--revision", about["revision"]]
+    tasks = [settings, *settings.get("tasks", ())]
+    for task in tasks:
+        words += ["--task", str(task["task"])]
     for option in OPTIONS:
-        if settings.get(option) is not None:
-            words += [f"--{option}", str(settings[option])]
+        given = [task[option] for task in tasks if task.get(option) is not None]
+        words += [f"--{option}", str(given[0])] if given else []
     return shlex.join(words + (["--chat"] if settings.get("chat") else []))
 
 
