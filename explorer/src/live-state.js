@@ -20,7 +20,9 @@ export function newPrompt(part) {
   changeLive({ ...fresh, ...part }, { swap: null });
 }
 
-/** What the server needs to know of the prompt. */
+/** What the server needs to know of the prompt. Of the blocks that were drawn, those before the query count. */
 export function promptOf({ text, ids, query, blocks, answer }) {
-  return { ...(ids ? { ids } : { text }), query, blocks, answer };
+  const before = typeof blocks === "string" || query === null ? blocks : blocks.filter(([, stop]) => stop <= query);
+  const tooFew = before.length < 2 && before.length < blocks.length;
+  return { ...(ids ? { ids } : { text }), query, blocks: tooFew ? "auto" : before, answer };
 }
