@@ -1,4 +1,6 @@
-"""The live page when things happen in another order: answers that are slow or fast, prompts without scores, merged rows."""
+"""The live page when answers are slow or fast, for prompts without scores, and where rows are merged."""
+
+# ruff: noqa: F811 - fixtures are imported
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def test_what_is_typed_selected_or_swapped_while_details_are_computed_takes_effe
     tab.get_by_text("after the swap inside the head", exact=False).wait_for()
 
 
-def test_a_page_whose_first_answer_is_fast_keeps_its_prompt(running, browser):  # noqa: F811
+def test_a_page_whose_first_answer_is_fast_keeps_its_prompt(running, browser):
     context = browser.new_context()
     for _ in range(3):  # the trace is kept, so that the answer comes before the address is written
         page = context.new_page()
@@ -79,7 +81,7 @@ def test_enter_ablates_the_heads_that_were_typed(tab):
         after.get_by_text(heads, exact=True).wait_for()
 
 
-def test_a_prompt_without_scores_is_shaded_by_its_own_attention_and_keeps_no_other_prompt(tab, running):  # noqa: F811
+def test_a_prompt_without_scores_is_shaded_by_its_own_attention_and_keeps_no_other_prompt(tab, running):
     tab.get_by_role("button", name="statements", exact=True).click()
     tab.get_by_label("The prompt", exact=True).fill("One day a dog ran. It was so big")
     tab.get_by_text("No scores").wait_for()
@@ -96,7 +98,7 @@ def test_a_prompt_without_scores_is_shaded_by_its_own_attention_and_keeps_no_oth
     assert tab.get_by_role("button", name="add to prompts").is_enabled()
 
 
-def test_running_a_swapped_text_leaves_other_work_of_the_page_alone(tab, running):  # noqa: F811
+def test_running_a_swapped_text_leaves_other_work_of_the_page_alone(tab, running):
     tab.get_by_role("button", name="blocks to swap").click()
     for block in (0, 1):
         tab.locator("[data-panel=ask] .strip .block").nth(block).locator("> *").first.click()
@@ -123,7 +125,9 @@ def test_a_swap_means_the_same_blocks_in_every_panel_even_if_rows_are_merged(tab
     first, second = tab.get_by_label("First block"), tab.get_by_label("Second block")
     first.select_option(index=5)
     second.select_option(index=20)
-    starts = [int(one.locator("option:checked").inner_text().split("–")[0].split(" ")[0]) for one in (first, second)]
+    starts = [
+        int(one.locator("option:checked").inner_text().split()[0].partition("\u2013")[0]) for one in (first, second)
+    ]
     wait(tab, "() => document.querySelectorAll('[data-panel=ask] .strip [data-swap]').length === 2")
     marked = tab.evaluate(
         """() => [...document.querySelectorAll("[data-panel=ask] .strip .block")].flatMap(
