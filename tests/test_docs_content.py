@@ -47,6 +47,12 @@ def test_the_numbers_of_all_pages_are_those_of_their_tables():
     assert list(docs_numbers.outdated((ROOT / "docs").rglob("*.md"))) == []
 
 
+def test_no_line_of_text_starts_with_the_mark_of_a_number():
+    """Such a line would be a block of HTML in Markdown, and break its paragraph."""
+    for path in (ROOT / "docs").rglob("*.md"):
+        assert not re.findall(r"(?m)^\s*<!--= .+-->.+$", path.read_text(encoding="utf-8")), path
+
+
 def test_a_number_that_differs_is_found_and_replaced(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("All <!--= theorems -->26<!--/--> claims, and <!--= cells, Ray -->9<!--/--> ms.")
