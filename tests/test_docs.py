@@ -98,6 +98,20 @@ def test_examples_of_docstrings_are_shown_as_sessions():
     assert shown == "Text.\n\n```pycon\n>>> f(1)\n2\n```\n\nMore."
 
 
+def anchors(path: Path) -> set[str]:
+    """The names of the headings of a page, as GitHub and the site make them."""
+    titles = re.findall(r"(?m)^#+ (.+)$", path.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links_to_a_heading_lead_to_one():
+    """The README is not part of the site, whose links are checked when it is built."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
+    for page in pages:
+        for target, name in re.findall(r"\]\(([^)\s:#]*)#([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            assert name in anchors((page.parent / target).resolve() if target else page), f"{page}: {target}#{name}"
+
+
 def test_figures_from_tables_are_figures_of_the_documentation():
     assert {f"{name}.png" for name in figures.DRAWN} <= {path.name for path in (ROOT / "docs/figures").iterdir()}
 
