@@ -35,7 +35,20 @@ SERIES = ("positional", "symbolic", "entropy", "mean_frequency")
 NAMES = ["layer", "head", "nth", "kv_head", "kind"]  # columns that are not measured numbers
 REPEATED = ("model", "revision", "architecture", "level", "tau", "settings", "thresholds", "correlation", "medians",
             "accuracy", "sinks", "skipped", "swaps", "sensitivity", "self_check", "versions")  # fmt: skip
-OPTIONS = ("kind", "template", "pairs", "group", "samples", "width", "stretch", "level", "swaps", "tau", "dtype", "seed")
+OPTIONS = (
+    "kind",
+    "template",
+    "pairs",
+    "group",
+    "samples",
+    "width",
+    "stretch",
+    "level",
+    "swaps",
+    "tau",
+    "dtype",
+    "seed",
+)
 
 
 def source_data(
