@@ -397,6 +397,25 @@ def test_the_figure_draws_every_set_and_its_controls(tmp_path) -> None:
             assert len(dots) == 3
 
 
+def test_no_number_is_cut_in_a_narrow_terminal() -> None:
+    made = Trials(heads_table(), planes=8)
+    words = "slowest quarter of 10 most retrieving heads with on_blocks above 0.2 and answer above 0.1"
+    trials = [made.trial(words, "drop", [(1, 0, "slowest quarter")])]
+    trials += made.controls(trials, draws=2)
+    before = torch.full((4,), 10.0)
+    results = [{"text_loss": before + at} for at in (1.25, 2, 3)]
+    effects = effect_table({"text_loss": before}, trials, results, seed=0)
+    answer = {"draw": None, "control_of": None, "prompt": 0, "text": "A list.", "right": "red", "before": "red"}
+    answers = pd.DataFrame([answer | {"what": words, "how": "drop", "after": "a rather long answer of many words"}])
+    console = Console(record=True, width=80)
+    show_ablation(ww.Ablation(effects, {"ablation": "mean"}, answers=answers), console)
+    shown = console.export_text()
+    assert "…" not in shown
+    assert re.search(r"11\.250 +\+1\.250 +-1\.25 \(", shown)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "a rather long answer of many words" in " ".join(shown.split())
+
+
 def test_a_baseline_of_zero_is_said_before_the_effects() -> None:
     made = Trials(heads_table(), planes=8)
     trial = made.head_set("1.0", [(1, 0)])

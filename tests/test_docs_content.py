@@ -69,6 +69,36 @@ def test_a_number_that_differs_is_found_and_replaced(tmp_path):
         docs_numbers.outdated([page])
 
 
+def test_correlations_of_profiles_are_those_of_their_heads():
+    rows, heads = (pd.read_parquet(ROOT / "results" / f"{name}.parquet") for name in ("profiles", "profiles-heads"))
+    by = ["model", "pairs", "group", "task"]
+    assert len(rows) == 21  # five models on two tasks with two sizes of blocks, and three with 256 pairs
+    for key, own in heads.groupby(by):
+        (row,) = rows[(rows[by] == list(key)).all(axis=1)].to_dict("records")
+        resting = own[own["on_blocks"] >= 0.01]
+        assert row["r"] == pytest.approx(own["positional"].corr(own["symbolic"]), abs=1e-5)
+        assert row["resting_r"] == pytest.approx(resting["positional"].corr(resting["symbolic"]), abs=1e-5)
+        assert own["on_blocks"].between(0, 1 + 1e-5).all()
+    prose, binding = (
+        heads[(heads["task"] == task) & (heads["group"] == 1) & (heads["pairs"] < 256)].reset_index(drop=True)
+        for task in ("prose", "binding")
+    )
+    kept = (prose["kind"] == binding["kind"]).groupby(prose["model"]).sum()
+    assert kept.to_dict() == rows[rows["task"] == "prose"].set_index("model")["kept"].to_dict()
+
+
+def test_the_finding_of_the_readme_is_that_of_the_table():
+    found = pd.read_parquet(ROOT / "results" / "ablation-models.parquet").query(
+        "model == 'Qwen2.5-Coder-0.5B' and measure == 'binding_accuracy' and how == 'ablate'"
+    )
+    answers = (found["after"] * found["units"]).round().astype(int)
+    (own,), drawn = answers[found["draw"].isna()], answers[found["draw"].notna()]
+    assert (found["before"] == 1).all()
+    assert (found["units"] == 16).all()
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"it answers {own}; without ten others of the same layers, {drawn.min()} to {drawn.max()}." in said
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_that_is_shown_exists_with_its_options(path):
     for name, *words in shown_commands(path):

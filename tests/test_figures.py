@@ -80,6 +80,21 @@ def test_a_path_visits_every_frequency_in_order(profile: Profile) -> None:
     assert any(np.allclose(line.get_xydata(), wanted, rtol=1e-6) for line in axes.lines if len(line.get_xdata()) == 5)
 
 
+def test_the_name_of_a_corner_is_where_no_frequency_is() -> None:
+    """Frequencies alone are often unfocused: in that corner they lie along the edges of the plane."""
+    made = random_profile(1, 1, 24)
+    made.frequencies["positional"] = [*np.linspace(0.8, 1, 12), *np.ones(12)]
+    made.frequencies["symbolic"] = [*np.ones(12), *np.linspace(0.9, 1, 12)]
+    figure = plot(made, "path", layer=0, head=0)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    (name,) = (text for text in axes.texts if text.get_text() == "unfocused")
+    (left, bottom), (right, top) = name.get_window_extent().get_points()
+    dots = axes.transData.transform(named(axes.collections, "frequencies").get_offsets())
+    inside = (dots > (left, bottom)).all(1) & (dots < (right, top)).all(1)
+    assert not inside.any()
+
+
 def test_a_small_picture_of_every_head(profile: Profile) -> None:
     axes = plot(profile, "heads").axes[0]
     corners = [path.vertices.min(0) for path in named(axes.collections, "cells").get_paths()]

@@ -110,6 +110,19 @@ def test_the_name_of_a_selected_head_is_not_on_the_line_to_its_other_place(show,
         assert not inside.all(1).any(), place
 
 
+def test_names_of_selected_heads_at_one_place_do_not_cover_each_other(show):
+    profile = random_profile(2, 4, 2, blocks=4)
+    for positional, symbolic in ((0.0, 1.0), (1.0, 0.0), (0.5, 0.5)):
+        profile.heads[["positional", "symbolic"]] = positional, symbolic
+        page = show(profile, hash="#h=0.0,0.1,0.2,1.3")
+        names = [one.bounding_box() for one in page.locator("[data-figure=plane] .chosen text").all()]
+        assert len(names) == 4
+        for at, one in enumerate(names):
+            for other in names[:at]:
+                apart = abs(one["y"] - other["y"]), abs(one["x"] - other["x"])
+                assert apart[0] >= 14 or apart[1] > one["width"]
+
+
 def test_a_straight_drag_selects_the_rectangle_that_it_spans(show):
     profile = random_profile(5, 4, 2, blocks=4)
     page = show(profile)

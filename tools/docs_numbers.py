@@ -20,6 +20,7 @@ import pandas as pd
 from scipy import stats
 
 from docs_findings import FINDINGS
+from docs_profiles import against_random, profile_rows, prose_rows, retrieval_rows
 from docs_tables import ROOT, bench, results, short, spread, table, thousands
 
 MARK = re.compile(r"(<!--= (.+?) -->)([\s\S]*?)(<!--/-->)")
@@ -221,6 +222,14 @@ def by_length(columns: tuple[int, ...]) -> str:
     return table(" | ".join(["length", *map(thousands, columns)]), lines)
 
 
+def of_profiles(rows: Callable[..., tuple[str, list[list[str]]]]) -> str:
+    return table(*rows(results("profiles"), results("profiles-heads")))
+
+
+def of_retrieval(model: str) -> str:
+    return table(*retrieval_rows(results("ablation-models"), model))
+
+
 def cost(part: str, key: str, value: str, form: str = ".2f") -> str:
     """One value of bench/results.json: of the row whose first entry is `key`."""
     (one,) = (row for row in bench(part) if str(next(iter(row.values()))) == key)
@@ -232,6 +241,11 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "published speed": published_speed,
     "agreement at 17 tokens": lambda: f"{bench('agreement')[0]['largest difference']:.1e}",
     "ablation of the lab": lab_ablation,
+    "profiles": partial(of_profiles, profile_rows),
+    "from binding to prose": partial(of_profiles, prose_rows),
+    "retrieval of Qwen": partial(of_retrieval, "Qwen2.5-Coder-0.5B"),
+    "slow frequencies of Qwen": lambda: against_random(results("ablation-models"), "Qwen2.5-Coder-0.5B"),
+    "retrieval of SmolLM2": partial(of_retrieval, "SmolLM2-135M-Instruct"),
     "offload": offload,
     "offload, before": lambda: thousands(bench("offload")[0]["before"]),
     "loading bfloat16 in memory": partial(loading, 2),

@@ -11,7 +11,9 @@ import { alone, headRows, isPart, moveWith, restsOnLittle, sentence, tipOf } fro
 const MARGIN = { left: 46, top: 10, right: 12, bottom: 88 };
 const TRAIL = 16; // checkpoints
 const EDGE = 6; // pixels
+const NAMES = 12; // of the heads selected last
 const NAME = 15; // pixels from a name to what it may not cover
+const ROWS = [0, ...Array.from({ length: NAMES - 1 }, (_, n) => [(n + 1) * NAME, -(n + 1) * NAME]).flat()];
 
 export function plane(source) {
   const back = h("button", { type: "button", onclick: () => change({ frequency: null }) }, "back to all frequencies");
@@ -114,7 +116,7 @@ export function plane(source) {
       .attr("r", (d) => d.r + 3);
     group
       .selectAll("text")
-      .data(chosen.slice(-12).map((d) => ({ ...d, ...besides(d, lines) })))
+      .data(named(chosen.slice(-NAMES), lines))
       .join("text")
       .attr("x", (d) => d.x + d.side * (d.r + 7))
       .attr("y", (d) => d.y + d.lower)
@@ -122,18 +124,23 @@ export function plane(source) {
       .text((d) => d.label);
   }
 
-  /** Where the name of a head is: left or right of its dot and, if lines begin there, away from them. */
-  function besides(d, lines) {
-    const side = d.x > x(0.85) ? -1 : 1;
-    const own = lines.filter(({ at }) => at === d.at);
-    const along = own.flatMap(({ to: [tx, ty] }) => {
-      const length = Math.max(1, Math.hypot(tx - d.x, ty - d.y));
-      const near = [0.2, 0.4, 0.6, 0.8, 1].map((part) => Math.min(1, (part * 4 * NAME) / length)); // where a name may be
-      return [...near, 1].map((part) => [d.x + part * (tx - d.x), d.y + part * (ty - d.y)]);
-    });
-    const places = [0, NAME, -NAME].filter((lower) => lower >= 0 || d.y + lower > 0).map((lower) => ({ side, lower }));
-    const room = ({ lower }) => Math.min(NAME, ...along.map(([px, py]) => Math.hypot((d.x + side * 22 - px) / 2, d.y + lower - py)));
-    return places.reduce((best, place) => (room(place) > room(best) ? place : best));
+  /** Where the names of heads are: beside their dots, away from the lines that begin there and from other names. */
+  function named(chosen, lines) {
+    const done = [];
+    for (const d of chosen) {
+      const side = d.x > x(0.85) ? -1 : 1;
+      const along = lines.filter(({ at }) => at === d.at).flatMap(({ to }) => beginning(d, to));
+      const room = (lower) => {
+        const [mx, my] = [d.x + side * 22, d.y + lower]; // the middle of the name
+        const free = done.every((other) => Math.abs(other.mx - mx) > 2 * NAME || Math.abs(other.my - my) >= NAME);
+        return free ? Math.min(NAME, ...along.map(([px, py]) => Math.hypot((mx - px) / 2, my - py))) : -1;
+      };
+      const places = ROWS.filter((lower) => !lower || (d.y + lower > 0 && d.y + lower < y(0)));
+      const most = () => places.reduce((best, place) => (room(place) > room(best) ? place : best));
+      const lower = places.find((place) => room(place) > 0.6 * NAME) ?? most(); // the nearest that is free
+      done.push({ ...d, side, lower, mx: d.x + side * 22, my: d.y + lower });
+    }
+    return done;
   }
 
   /** A line from each selected head to its place on every other task. */
@@ -227,6 +234,13 @@ function hint(source, state) {
   const tasks = source.tasks?.length && !part ? ` A line leads from a selected head to its place on ${source.tasks.join(" and ")}.` : "";
   const faded = source.roles?.["rests on little"] ? ` Faded: less than ${percent(source.criteria.little)} of its attention is on the blocks.` : "";
   return `${alone(source, state)}Every dot is a head.${size} Right: its attention stays in place when contents are swapped. Up: it follows the contents.${faded}${tasks} ${many}`;
+}
+
+/** Points of a line from a head to another place: those close enough to the head for its name, and the last. */
+function beginning(d, [tx, ty]) {
+  const length = Math.max(1, Math.hypot(tx - d.x, ty - d.y));
+  const near = [0.2, 0.4, 0.6, 0.8, 1].map((part) => Math.min(1, (part * 4 * NAME) / length));
+  return [...near, 1].map((part) => [d.x + part * (tx - d.x), d.y + part * (ty - d.y)]);
 }
 
 /** The region that was drawn around; a drag that is nearly straight spans a rectangle. */

@@ -54,7 +54,7 @@ def _show_answers(answers: pd.DataFrame, console: Console) -> None:
         first = rows.iloc[0]
         console.print(Text.assemble((f"\nPrompt {int(number) + 1}: ", "bold"), first["text"]))
         table = Table(box=None, pad_edge=False, show_header=False)
-        table.add_column(no_wrap=True)
+        table.add_column(max_width=40)
         table.add_column()
         table.add_row("right answer", first["right"])
         table.add_row("intact model", _one_line(first["before"]))
@@ -96,9 +96,9 @@ def show_deposit(found: Deposit, console: Console) -> None:
 
 
 def _table(first: str, *others: str) -> Table:
-    """A table without lines whose first column holds names and whose other columns hold numbers."""
+    """A table without lines whose first column holds names, wrapped if they are long, and the others numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True)
+    table.add_column(first)
     for column in others:
         table.add_column(column, no_wrap=True, justify="right")
     return table

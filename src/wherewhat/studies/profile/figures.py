@@ -169,10 +169,13 @@ def _medians(axes: Axes, table: Any, by: str, title: str) -> None:
     axes.set_title(title, pad=20)
 
 
-def mark_kinds(axes: Axes, size: float = 7) -> None:
-    """Shade the corners of the plane in which core.kinds calls a head where, what or unfocused."""
+def mark_kinds(axes: Axes, size: float = 7, dots: np.ndarray | None = None) -> None:
+    """Shade the corners of the plane in which core.kinds calls a head where, what or unfocused.
+
+    With the places of dots, each name is where it covers the fewest of them.
+    """
     side = 1.04 - HIGH
-    for word, (x, y), colour, (ha, va) in (
+    for word, (x, y), colour, place in (
         ("where", (HIGH, -0.04), WHERE, ("left", "bottom")),
         ("what", (-0.04, HIGH), WHAT, ("left", "bottom")),
         ("unfocused", (HIGH, HIGH), NEITHER, ("right", "top")),
@@ -180,8 +183,22 @@ def mark_kinds(axes: Axes, size: float = 7) -> None:
         height = LOW + 0.04 if y < 0 else side
         width = LOW + 0.04 if x < 0 else side
         axes.add_patch(Rectangle((x, y), width, height, facecolor=to_rgba(colour, 0.10), edgecolor="none", zorder=0))
-        at = (x + (width - 0.01 if ha == "right" else 0.01), y + (height - 0.01 if va == "top" else 0.01))
+        box = np.array([[x, y], [x + width, y + height]])
+        ha, va = place if dots is None else _emptiest(box, np.array([0.025 * len(word), 0.05]), dots, place)
+        at = (box[int(ha == "right"), 0] + (-0.01 if ha == "right" else 0.01),
+              box[int(va == "top"), 1] + (-0.01 if va == "top" else 0.01))  # fmt: skip
         axes.text(*at, word, color=colour, ha=ha, va=va, fontsize=size, fontweight="bold", zorder=2)
+
+
+def _emptiest(box: np.ndarray, size: np.ndarray, dots: np.ndarray, first: tuple[str, str]) -> tuple[str, str]:
+    """The corner of a box, as (ha, va), in which text of about this size covers the fewest dots."""
+
+    def covered(place: tuple[str, str]) -> int:
+        high = [place[0] == "right", place[1] == "top"]
+        low = np.where(high, box[1] - size, box[0])
+        return _covers(low - 0.02, low + size + 0.02, dots)
+
+    return min((first, *product(("left", "right"), ("bottom", "top"))), key=covered)
 
 
 def _label_extremes(figure: Figure, axes: Axes, heads: Any) -> None:

@@ -96,7 +96,7 @@ def path(profile: Profile, choice: ChosenHead) -> Figure:
     figure = new_figure(0.4 + 3.4 * len(chosen), 4.3)
     for axes, at in zip(figure.subplots(1, len(chosen), sharey=True, squeeze=False)[0], chosen, strict=True):
         where, what = numbers["positional"][at], numbers["symbolic"][at]
-        mark_kinds(axes)
+        mark_kinds(axes, dots=np.stack([where, what], 1))
         axes.plot([0, 1], [1, 0], color=NEITHER, lw=0.8, ls=(0, (4, 3)), zorder=1)
         axes.plot(where, what, color=NEITHER, lw=0.8, zorder=2)
         axes.scatter(

@@ -1,0 +1,99 @@
+"""Tables of the documentation about profiles and ablations of real models, from results/ (see docs_numbers.py)."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from wherewhat.core.kinds import LITTLE
+from wherewhat.studies.profile.roles import in_role, rests_on_little
+
+KINDS = ("where", "what", "unfocused", "mixed")
+MEASURES = {"binding_accuracy": 2, "binding_probability": 2, "repeat_loss": 2, "text_loss": 2}  # and their decimals
+CHOSEN = "10 most retrieving heads"
+SLOWEST = f"slowest quarter of {CHOSEN}"
+
+
+def profile_rows(summary: pd.DataFrame, heads: pd.DataFrame) -> tuple[str, list[list[str]]]:
+    """Header and rows: one row per model, number of pairs and size of blocks."""
+    header = (
+        "model | pairs x prompts | statements per block | r of all heads (95 %) | r of those that rest on attention | "
+        f"below {LITTLE:.0%} on the blocks | {' / '.join(KINDS)} | `on_blocks`, quartiles | "
+        "retrieving heads, largest `answer` | mean `answer`, chance | right answers"
+    ).replace("1%", "1 %")
+    rows, before = [], None
+    for one in summary[summary["task"] == "binding"].to_dict("records"):
+        same = (heads[["model", "pairs", "group"]] == [one["model"], one["pairs"], one["group"]]).all(axis=1)
+        own = heads[same & (heads["task"] == "binding")]
+        rows.append(
+            [
+                "" if one["model"] == before else one["model"],
+                f"{one['pairs']} x {one['prompts']:.0f}",
+                str(one["group"]),
+                f"{one['r']:.2f} ({one['r_low']:.2f} to {one['r_high']:.2f})",
+                f"{one['resting_r']:.2f} ({one['resting_r_low']:.2f} to {one['resting_r_high']:.2f})",
+                f"{rests_on_little(own).sum()} of {len(own)}",
+                " / ".join(str((own["kind"] == kind).sum()) for kind in KINDS),
+                " ".join(f"{share:.2f}" for share in own["on_blocks"].quantile([0.25, 0.5, 0.75])),
+                f"{in_role(own, 'retrieving').sum()}, {own['answer'].max():.2f}",
+                f"{own['answer'].mean():.3f}, {own['answer_chance'].mean():.3f}",
+                f"{one['right']:.0f} of {one['prompts']:.0f}",
+            ]
+        )
+        before = one["model"]
+    return header, rows
+
+
+def prose_rows(summary: pd.DataFrame, heads: pd.DataFrame) -> tuple[str, list[list[str]]]:
+    """Header and rows: how many heads keep their kind from binding to prose, one row per model."""
+    header = "model | keep their kind | expected by chance | of heads that rest on attention in both | r on prose"
+    rows = []
+    for one in summary[summary["task"] == "prose"].to_dict("records"):
+        count = len(heads[(heads["model"] == one["model"]) & (heads["task"] == "prose")])
+        share, resting = one["kept"] / count, one["kept_resting"] / one["resting"]
+        rows.append(
+            [
+                one["model"],
+                f"{one['kept']:.0f} of {count} ({share:.0%})".replace("%", " %"),
+                f"{one['kept_by_chance']:.0%}".replace("%", " %"),
+                f"{one['kept_resting']:.0f} of {one['resting']:.0f} ({resting:.0%})".replace("%", " %"),
+                f"{one['r']:.2f}",
+            ]
+        )
+    return header, rows
+
+
+def retrieval_rows(effects: pd.DataFrame, model: str) -> tuple[str, list[list[str]]]:
+    """Header and rows: one model intact, without its retrieving heads, without their slowest frequencies, and the
+    random controls of both."""
+    header = "ablation | right answers | their probability | loss on the second copy | loss on text"
+    own = effects[effects["model"] == model]
+    values = {measure: own[own["measure"] == measure] for measure in MEASURES}
+
+    def after(measure: str, what: str) -> str:
+        found: pd.DataFrame = values[measure]
+        (row,) = found[found["draw"].isna() & (found["what"] == what)].to_dict("records")
+        shown = f"{row['after']:.{MEASURES[measure]}f}"
+        return f"**{shown}**" if row["counts"] else shown
+
+    def drawn(measure: str, what: str) -> str:
+        found: pd.DataFrame = values[measure]
+        several = found[found["draw"].notna() & (found["control_of"] == what)]["after"]
+        digits = MEASURES[measure]
+        return f"{several.min():.{digits}f} to {several.max():.{digits}f}, mean {several.mean():.{digits}f}"
+
+    intact = [f"{values[measure]['before'].iloc[0]:.{digits}f}" for measure, digits in MEASURES.items()]
+    names = {
+        "the ten most retrieving heads": (after, CHOSEN),
+        "ten others of the same layers, four draws": (drawn, CHOSEN),
+        "slowest quarter of the frequencies of the ten heads dropped": (after, SLOWEST),
+        "as many random frequencies of the ten heads dropped, four draws": (drawn, SLOWEST),
+    }
+    rows = [[name, *(of(measure, what) for measure in MEASURES)] for name, (of, what) in names.items()]
+    return header, [["none", *intact], *rows]
+
+
+def against_random(effects: pd.DataFrame, model: str, what: str = SLOWEST, measure: str = "binding_accuracy") -> str:
+    """The effect of an ablation minus that of its control, with the 95 % interval."""
+    own = effects[(effects["model"] == model) & (effects["what"] == what) & (effects["measure"] == measure)]
+    (row,) = own.to_dict("records")
+    return f"{row['against']:.2f}, 95 % interval {row['against_low']:.2f} to {row['against_high']:.2f}"
