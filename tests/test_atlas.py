@@ -360,6 +360,16 @@ def test_a_model_on_disk_is_known_by_its_contents(folder):
         weights.write_bytes(content)
 
 
+@pytest.mark.slow
+def test_bundled_models_are_measured_on_their_own_task(tmp_path):
+    (tmp_path / "models.toml").write_text('samples = 2\n[[models]]\nmodel = "number"\n')
+    made = ww.atlas(tmp_path / "models.toml", folder=tmp_path / "atlas")
+    alone = ww.profile("number", samples=2)
+    assert made.heads["symbolic"].tolist() == alone.heads["symbolic"].tolist()
+    (row,) = made.models.to_dict("records")
+    assert (row["task"], row["prompts"], row["layers"], row["licence"]) == ("number", 2, 12, "mit")
+
+
 @pytest.mark.parametrize("name", ["atlas", "atlas-published"])
 def test_the_example_is_a_list_of_models_from_the_hub(name):
     entries = read_list(Path(__file__).parents[1] / "examples" / f"{name}.toml").entries
