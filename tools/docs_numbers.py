@@ -281,18 +281,19 @@ def streaming() -> str:
 def atlas_here() -> str:
     """The models of an atlas, as its table `models` has them."""
     found = results("atlas").sort_values(["task", "parameters"], kind="stable")
-    header = "model | task | pairs x prompts | heads | where / what / unfocused / mixed, % | r (95 %) | positional | symbolic"
-    header += " | little attention, % | right"
+    header = "model | task | pairs x prompts | heads | where / what / unfocused / mixed, % | r (95 %) | positional"
+    header += " | symbolic | little attention, % | right"
     return table(
         header,
         (
             (
-                one.model, one.task, f"{one.pairs} x {one.prompts}" if one.pairs == one.pairs else one.prompts, one.heads,
+                one.model, one.task, f"{one.pairs} x {one.prompts}" if one.pairs == one.pairs else one.prompts,
+                one.heads,
                 " / ".join(f"{100 * share:.0f}" for share in (one.where, one.what, one.unfocused, one.mixed)),
                 f"{one.r:.2f} ({one.r_low:.2f} to {one.r_high:.2f})", f"{one.positional:.2f}", f"{one.symbolic:.2f}",
                 f"{100 * one.little:.0f}", f"{one.right} of {one.prompts}" if one.right == one.right else "-",
             )
-            for one in found.astype({name: object for name in ("pairs", "right")}).replace({pd.NA: np.nan}).itertuples()
+            for one in found.astype(dict.fromkeys(("pairs", "right"), object)).replace({pd.NA: np.nan}).itertuples()
         ),
     )  # fmt: skip
 
