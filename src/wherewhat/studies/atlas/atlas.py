@@ -125,6 +125,7 @@ def measure_model(
     source = place_of(root, cell.model)
     options: dict[str, Any] = {"revision": cell.revision, "trust_remote_code": cell.trust_remote_code}
     measured: Any
+    asked: dict[str, Any]
     if is_lab_model(cell.model):  # bundled: sequences of its own task
         measured, asked = cell.model, {"samples": cell.task.settings().get("samples")}
         stated = stated_of(to_gptj(open_model(cell.model).model), None, None)
