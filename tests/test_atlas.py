@@ -360,7 +360,32 @@ def test_a_model_on_disk_is_known_by_its_contents(folder):
         weights.write_bytes(content)
 
 
-def test_the_example_is_a_list_of_models_from_the_hub():
-    entries = read_list(Path(__file__).parents[1] / "examples" / "atlas.toml").entries
+@pytest.mark.slow
+def test_bundled_models_are_measured_on_their_own_task(tmp_path):
+    (tmp_path / "models.toml").write_text('samples = 2\n[[models]]\nmodel = "number"\n')
+    made = ww.atlas(tmp_path / "models.toml", folder=tmp_path / "atlas")
+    alone = ww.profile("number", samples=2)
+    assert made.heads["symbolic"].tolist() == alone.heads["symbolic"].tolist()
+    (row,) = made.models.to_dict("records")
+    assert (row["task"], row["prompts"], row["layers"], row["licence"]) == ("number", 2, 12, "mit")
+
+
+@pytest.mark.parametrize("name", ["atlas", "atlas-published"])
+def test_the_example_is_a_list_of_models_from_the_hub(name):
+    entries = read_list(Path(__file__).parents[1] / "examples" / f"{name}.toml").entries
     assert len(entries) >= 5
     assert all(re.fullmatch(r"[\w-]+/[\w.-]+", entry.cell.model) and not entry.cell.files for entry in entries)
+
+
+def test_the_list_of_published_models_has_the_published_settings_and_states_the_cost_of_each():
+    path = Path(__file__).parents[1] / "examples" / "atlas-published.toml"
+    entries = read_list(path).entries
+    assert {entry.family for entry in entries} == {"Gemma 2", "Qwen 2", "Llama 3"}
+    assert {(entry.cell.task.name, entry.cell.task.pairs, entry.cell.tau) for entry in entries} == {
+        ("binding", 256, 1e-4)
+    }
+    stated = re.findall(r"# ([\d.]+)e9 parameters: ([\d.]+) GB, ([\d.]+) s", path.read_text())
+    assert len(stated) == len(entries)
+    for billions, memory, seconds in (map(float, one) for one in stated):
+        assert memory == pytest.approx(2 * billions, rel=0.05)
+        assert seconds == pytest.approx(8 * 3 * 2 * billions * 1e9 * 2100 / 150e12, rel=0.25)

@@ -25,7 +25,7 @@ def test_nnsight_models_are_measured_and_gated_as_the_bare_model(stories15m):
         with torch.no_grad(), ww.gate(stories15m, ablate=[(1, None)]):
             torch.testing.assert_close(gated, stories15m(IDS).logits)
     with pytest.raises(ww.BadInput, match="has not loaded its weights yet: give it dispatch=True"):
-        ww.capture(nnsight.LanguageModel(path), IDS)
+        ww.capture(nnsight.LanguageModel(path, tokenizer=ww.load_tokenizer(path)), IDS)
 
 
 def test_a_bridge_of_transformer_lens_is_refused_with_what_to_pass_instead():

@@ -230,6 +230,66 @@ def of_retrieval(model: str) -> str:
     return table(*retrieval_rows(results("ablation-models"), model))
 
 
+def streaming() -> str:
+    """Loss on the second copy, binding and loss on text of SmolLM2 when a share of its key heads streams."""
+    found = results("streaming")
+    measures = {"repeat_loss": ".3f", "binding_probability": ".3f", "binding_accuracy": ".2f", "text_loss": ".3f"}
+
+    def cells(rows: pd.DataFrame) -> list[str]:
+        return [
+            " to ".join(f"{one:{form}}" for one in sorted({min(some), max(some)}))
+            for measure, form in measures.items()
+            if len(some := [*rows[rows["measure"] == measure]["after"]])
+        ]
+
+    before = found.drop_duplicates("measure").set_index("measure")["before"]
+    lines = [["none", "-", *(f"{before[one]:{form}}" for one, form in measures.items())]]
+    for share in ("25%", "50%", "75%"):
+        for name in ("need", "distant", "echo"):
+            what = f"{share} by {name}"
+            lines.append([share, name, *cells(found[found["what"] == what])])
+        drawn = found[[isinstance(of, str) and of.startswith(share) for of in found["control_of"]]]
+        lines.append([share, f"random, {drawn.groupby('measure').size().iloc[0]} draws", *cells(drawn)])
+    header = "streaming | by | loss on the second copy | probability of the answer | right answers | loss on text"
+    return table(header, lines)
+
+
+def atlas_here() -> str:
+    """The models of an atlas, as its table `models` has them."""
+    found = results("atlas").sort_values(["task", "parameters"], kind="stable")
+    header = "model | task | pairs x prompts | heads | where / what / unfocused / mixed, % | r (95 %) | positional"
+    header += " | symbolic | little attention, % | right"
+    return table(
+        header,
+        (
+            (
+                one.model, one.task, f"{one.pairs} x {one.prompts}" if one.pairs == one.pairs else one.prompts,
+                one.heads,
+                " / ".join(f"{100 * share:.0f}" for share in (one.where, one.what, one.unfocused, one.mixed)),
+                f"{one.r:.2f} ({one.r_low:.2f} to {one.r_high:.2f})", f"{one.positional:.2f}", f"{one.symbolic:.2f}",
+                f"{100 * one.little:.0f}", f"{one.right} of {one.prompts}" if one.right == one.right else "-",
+            )
+            for one in found.astype(dict.fromkeys(("pairs", "right"), object)).replace({pd.NA: np.nan}).itertuples()
+        ),
+    )  # fmt: skip
+
+
+def callback() -> str:
+    header = (
+        "prompts | tokens | first measurement, in steps | each further one, in steps | share of the time with every=500"
+    )
+    return table(
+        header,
+        (
+            (
+                f"{one.prompts} with {one.pairs} pairs", f"up to {one.tokens}", f"{one.first_ratio:.1f}",
+                f"**{one.ratio:.2f}**", f"{100 * one.ratio / 500:.2f} %",
+            )
+            for one in results("callback").itertuples()
+        ),
+    )  # fmt: skip
+
+
 def cost(part: str, key: str, value: str, form: str = ".2f") -> str:
     """One value of bench/results.json: of the row whose first entry is `key`."""
     (one,) = (row for row in bench(part) if str(next(iter(row.values()))) == key)
@@ -277,6 +337,9 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "gate, ablate": partial(cost, "ablation", "ablate one head of each layer", "ratio"),
     "gate, freeze": partial(cost, "ablation", "freeze a quarter of all heads' frequencies", "ratio"),
     "gate, freeze one head": partial(cost, "ablation", "freeze a quarter in one head of each group", "ratio"),
+    "streaming": streaming,
+    "atlas": atlas_here,
+    "callback": callback,
     "theorems": lambda: str(len(results("theorems"))),
 }
 

@@ -23,9 +23,10 @@ from ...cells.executors import LocalOnly, executing
 from ...core.kinds import HIGH, LOW
 from ...errors import BadInput, CellsFailed, NotMeasurable
 from ...files import write_atomically
+from ...lab.gptj import to_gptj
 from ...results import Progress, Say, ignore_progress, ignore_sentence
 from ...tracing.declared import declared, rope_settings
-from ...tracing.load import load, load_tokenizer, locate
+from ...tracing.load import is_lab_model, load, load_tokenizer, locate, open_model
 from ..profile.profile import profile
 from ..profile.result import Profile
 from .card import write_card
@@ -123,14 +124,20 @@ def measure_model(
     gc.collect()  # free the memory of the previous model
     source = place_of(root, cell.model)
     options: dict[str, Any] = {"revision": cell.revision, "trust_remote_code": cell.trust_remote_code}
-    tokenizer = load_tokenizer(source, **options)
-    model = load(source, dtype=cell.dtype, device=cell.device, device_map=cell.device_map, **options)
-    about = {"model": str(source), "revision": cell.revision, "atlas": stated_of(model, source, cell.revision)}
+    measured: Any
+    asked: dict[str, Any]
+    if is_lab_model(cell.model):  # bundled: sequences of its own task
+        measured, asked = cell.model, {"samples": cell.task.settings().get("samples")}
+        stated = stated_of(to_gptj(open_model(cell.model).model), None, None)
+    else:
+        measured = load(source, dtype=cell.dtype, device=cell.device, device_map=cell.device_map, **options)
+        asked = cell.task.settings() | {"tokenizer": load_tokenizer(source, **options)}
+        stated = stated_of(measured, source, cell.revision)
+    about = {"model": str(source), "revision": cell.revision, "atlas": stated}
     with at_hand(places[cell]) as folder:
         profile(
-            model, tokenizer=tokenizer, **cell.task.settings(), level=cell.level, swaps=cell.swaps, tau=cell.tau,
-            seed=cell.seed, folder=folder, overwrite=True, about=about,
-            progress=lambda _, done, total: show(cell, done / total),
+            measured, **asked, level=cell.level, swaps=cell.swaps, tau=cell.tau, seed=cell.seed, folder=folder,
+            overwrite=True, about=about, progress=lambda _, done, total: show(cell, done / total),
         )  # fmt: skip
         files = {name: (folder / name).read_bytes() for name in Profile.files() if (folder / name).is_file()}
     return {name: torch.frombuffer(bytearray(content), dtype=torch.uint8) for name, content in files.items()}
@@ -155,8 +162,8 @@ def unpacked(files: Mapping[str, Tensor], folder: Path) -> Profile:
     return Profile.load(folder)
 
 
-def stated_of(model: PreTrainedModel, source: str | Path, revision: str | None) -> dict[str, Any]:
-    """What a model declares about itself: sizes, rotary base, licence."""
+def stated_of(model: PreTrainedModel, source: str | Path | None, revision: str | None) -> dict[str, Any]:
+    """What a model declares about itself: sizes, rotary base, licence; a bundled model has no source."""
     config = model.config.get_text_config(decoder=True)
     layers = range(getattr(config, "num_hidden_layers", 0))
     ropes = [rope for layer in layers if (rope := rope_settings(config, layer, {}))]
@@ -166,7 +173,7 @@ def stated_of(model: PreTrainedModel, source: str | Path, revision: str | None) 
         "head_size": declared(config, 0, 1).head_dim,
         "rope_base": bases.pop() if len(bases) == 1 else None,
         "parameters": model.num_parameters(),
-        "licence": declared_licence(source, revision),
+        "licence": ("mit", "this package") if source is None else declared_licence(source, revision),
     }
 
 
