@@ -36,5 +36,6 @@ def write_pattern(profile: Profile, folder: Path, kept: HeadSet | None, share: f
     stated = {"sink_size": sink, "recent_size": recent, "model_name": profile.about["model"], "weights": weights}
     write_atomically(folder / PATTERN, "\n".join(lines) + "\n")
     write_atomically(folder / CONFIG, json.dumps(stated, indent=1) + "\n")
+    (folder / STREAMING).unlink(missing_ok=True)
     if stream := streaming(heads, score, share):
         HeadSet(f"{share:.0%} streaming", stream, profile.about["model"], weights, how).save(folder / STREAMING)
