@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -22,6 +23,7 @@ from ..lab.checkpoint import is_run, read_run
 from ..tasks import TASKS
 from ..words import check_dtype_name, check_model_name, model_name
 from .gguf_cache import converted, keep_converted
+from .gguf_reader import small_reader
 from .offload import read_device_map
 from .unwrap import describe, unwrap
 
@@ -134,7 +136,8 @@ def load(
     if scratch is not None:
         options["offload_folder"] = scratch.name  # for weights that must be converted first, as those of .gguf files
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
+        with small_reader() if "gguf_file" in options else nullcontext():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
         model, report = loaded
     except Exception as error:
         raise BadInput(f"{name}: cannot be loaded ({_reason(error, options)})") from error
@@ -176,7 +179,8 @@ def load_tokenizer(
     if caching and (kept := converted(Path(name), "tokenizer")) is not None:
         source, options, caching = str(kept), {}, False
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+        with small_reader() if "gguf_file" in options else nullcontext():
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     except Exception as error:
         if "gguf_file" in options:
             raise BadInput(f"{name}: not readable, maybe truncated or damaged ({_reason(error, options)})") from error
