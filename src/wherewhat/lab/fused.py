@@ -180,7 +180,7 @@ def _attend_backward(
     of_queries, of_keys, of_values = _heads(of_made, width, heads)
     given = given.unflatten(-1, (heads, -1)).transpose(1, 2)
     of_values.copy_(_times(attention, drop).mT @ given)
-    of_logits = torch._softmax_backward_data(_times(given @ values.mT, drop), attention, -1, attention.dtype)
+    of_logits = torch.ops.aten._softmax_backward_data(_times(given @ values.mT, drop), attention, -1, attention.dtype)
     of_queries.copy_(of_logits @ keys)
     of_keys.copy_(of_logits.mT @ queries)
     return None
