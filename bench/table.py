@@ -67,6 +67,9 @@ def lines(results: Rows) -> Iterator[Line]:
         yield Line(
             "a training step", seconds(row["wherewhat s"]), f"{seconds(row['eager GPT-J s'])} eager", row["ratio"], True
         )
+        if "bfloat16 ratio" in row:
+            anchor = f"{seconds(row['eager GPT-J s'])} eager"
+            yield Line("a training step, bfloat16", seconds(row["bfloat16 s"]), anchor, row["bfloat16 ratio"], True)
     for row in results.get("series", []):
         hours = f"{row['hours for the published job']:.2f} h", f"{row['published hours']} h published"
         yield Line("a series of checkpoints", *hours, row["ratio"], True)

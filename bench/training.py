@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 from torch import nn
@@ -15,11 +16,14 @@ from wherewhat.lab.gptj import to_gptj
 from wherewhat.lab.train import Trainer
 from wherewhat.tasks import Number
 
-KINDS = {"matrix products": ("aten::mm", "aten::addmm", "aten::bmm"), "gelu": ("aten::gelu", "aten::gelu_backward")}
+KINDS = {
+    "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "mkldnn::_linear_pointwise"),
+    "gelu": ("aten::gelu", "aten::gelu_backward"),
+}
 
 
 def compare(steps: int = 40) -> dict[str, float | int]:
-    """Medians over steps; both use the batch, dropout, clipping and optimiser of the recipe."""
+    """Medians over steps; all use the batch, dropout, clipping and optimiser of the recipe."""
     recipe, task = Recipe(), Number()
     examples = task.sample(recipe.batch * (steps + 2))
     batches = list(zip(examples.tokens.split(recipe.batch), examples.answers.split(recipe.batch), strict=True))
@@ -37,13 +41,17 @@ def compare(steps: int = 40) -> dict[str, float | int]:
         nn.utils.clip_grad_norm_(theirs.parameters(), recipe.clip)
         optimizer.step()
 
-    times: dict[str, list[float]] = {"theirs": [], "ours": []}
     run = Trainer(model, recipe, Path())
+    rounded = Trainer(Transformer(model.shape), replace(recipe, bfloat16=True), Path())
+    steps_of = {"theirs": hugging_face, "ours": run.learn, "bfloat16": rounded.learn}
+    times: dict[str, list[float]] = {name: [] for name in steps_of}
+    cpu: dict[str, list[float]] = {name: [] for name in steps_of}
     for tokens, answers in batches:
-        for name, step in (("theirs", hugging_face), ("ours", run.learn)):
-            start = perf_counter()
+        for name, step in steps_of.items():
+            start, start_cpu = perf_counter(), process_time()
             step(tokens, answers)
             times[name].append(perf_counter() - start)
+            cpu[name].append(process_time() - start_cpu)
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         run.learn(*batches[0])
     spent = {event.key: event.self_cpu_time_total for event in seen.key_averages()}
@@ -51,5 +59,15 @@ def compare(steps: int = 40) -> dict[str, float | int]:
         f"{name}, share of ours": sum(spent.get(key, 0) for key in keys) / sum(spent.values())
         for name, keys in KINDS.items()
     }
-    eager, lab = (median(times[name][2:]) for name in ("theirs", "ours"))
-    return {"batch": recipe.batch, "eager GPT-J s": eager, "wherewhat s": lab, "ratio": eager / lab} | shares
+    eager, lab, fast = (median(taken[2:]) for taken in times.values())
+    eager_cpu, lab_cpu, fast_cpu = (median(taken[2:]) for taken in cpu.values())
+    return {
+        "batch": recipe.batch,
+        "eager GPT-J s": eager,
+        "wherewhat s": lab,
+        "ratio": eager / lab,
+        "ratio of processor time": eager_cpu / lab_cpu,
+        "bfloat16 s": fast,
+        "bfloat16 ratio": eager / fast,
+        "bfloat16 ratio of processor time": eager_cpu / fast_cpu,
+    } | shares

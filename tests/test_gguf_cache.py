@@ -6,6 +6,7 @@ import logging
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ import wherewhat as ww
 from tiny import tiny_model, write_gguf
 from wherewhat.tracing.fingerprint import model_hash
 from wherewhat.tracing.gguf_cache import cache_folder
+from wherewhat.tracing.gguf_reader import small_reader
 
 
 @pytest.fixture
@@ -95,3 +97,25 @@ def test_a_cache_that_cannot_be_written_is_no_error(file, caplog, monkeypatch, t
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "occupied"))
     ww.load(file)
     assert "model.gguf is converted at every load" in caplog.text
+
+
+def test_the_small_reader_reads_what_the_parser_does_and_is_put_away(file):
+    """Tensors and fields of both readers, byte by byte; also if loading fails."""
+    import gguf
+
+    own = gguf.GGUFReader, gguf.dequantize
+    plain = gguf.GGUFReader(file)
+    with small_reader():
+        small = gguf.GGUFReader(file)
+        for one, other in zip(plain.tensors, small.tensors, strict=True):
+            assert one.name == other.name
+            expected = own[1](one.data, one.tensor_type)
+            assert np.array_equal(expected, gguf.dequantize(other.data, other.tensor_type))
+            assert np.array_equal(expected, gguf.dequantize(other.data, other.tensor_type))  # after its pages went
+    assert type(plain.tensors[0].data) is np.memmap
+    assert type(small.tensors[0].data) is np.ndarray
+    fields = [{name: field.contents() for name, field in reader.fields.items()} for reader in (plain, small)]
+    assert fields[0] == fields[1]
+    with pytest.raises(ZeroDivisionError), small_reader():
+        raise ZeroDivisionError
+    assert (gguf.GGUFReader, gguf.dequantize) == own

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -18,6 +19,7 @@ from transformers import GPTJConfig, GPTJForCausalLM
 import wherewhat as ww
 from wherewhat.errors import BadInput
 from wherewhat.lab import Recipe, Shape, Transformer, from_gptj, to_gptj, train_model
+from wherewhat.lab.fused import float32_product
 from wherewhat.lab.train import Dropout, accuracy_by_hops
 from wherewhat.tasks import TASKS, Number
 
@@ -244,3 +246,55 @@ def test_embedded_models_do_their_task(name: str) -> None:
 def test_a_model_that_is_not_embedded() -> None:
     with pytest.raises(BadInput, match="no embedded model 'chess': letter, number"):
         ww.embedded("chess")
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("shape", [SMALL, replace(SMALL, gelu="none"), Shape(41, 3, 1, 24, 40, still_from=1)])
+def test_fused_blocks_give_the_gradients_of_autograd(shape: Shape, compiled: bool, monkeypatch) -> None:
+    """With dropout from the same masks, in float32 against the plain blocks in float64."""
+    if not compiled:
+        monkeypatch.setattr("wherewhat.lab.fused._compiled", lambda values: None)
+    ids = random_ids(shape.vocabulary)
+    plain, fused = Transformer(shape, seed=3).double(), Transformer(shape, seed=3)
+    with torch.no_grad():
+        for value, other in zip(plain.parameters(), fused.parameters(), strict=True):
+            value.add_(0.3 * torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel())))
+            other.copy_(value)
+            value.copy_(other)
+    for model, product in ((plain, None), (fused, float32_product)):
+        logits = model(ids, drop=Dropout(0.1, 0, 5), product=product)
+        (logits * torch.linspace(-1, 1, logits.numel()).view(logits.shape)).sum().backward()
+    for (name, exact), value in zip(plain.named_parameters(), fused.parameters(), strict=True):
+        assert (exact.grad - value.grad).abs().max() < 2e-5 * exact.grad.abs().max(), name
+
+
+def test_fused_blocks_in_float64_are_exact() -> None:
+    """Where rounding hides nothing: against autograd of the plain blocks."""
+    plain, fused, ids = Transformer(SMALL).double(), Transformer(SMALL).double(), random_ids(41)
+    for model, product in ((plain, None), (fused, float32_product)):
+        model(ids, last=True, drop=Dropout(0.2, 1, 0), product=product).square().sum().backward()
+    for exact, value in zip(plain.parameters(), fused.parameters(), strict=True):
+        assert torch.allclose(exact.grad, value.grad, rtol=1e-10, atol=1e-15)
+
+
+def test_dropout_draws_the_bytes_of_numpy() -> None:
+    """Masks of runs that were started with Generator.bytes, for shapes that leave half a number over."""
+    drop, draw = Dropout(0.3, seed=7, step=2), np.random.Generator(np.random.SFC64([7, 2]))
+    for size in (1, 2, 3, 4, 5, 7, 100, 1001, 6):
+        words = np.frombuffer(draw.bytes(2 * size), dtype=np.int16)
+        expected = torch.from_numpy(words >= round(0.3 * 2**16) - 2**15) * (1 / 0.7)
+        assert torch.equal(drop(torch.ones(size)), expected)
+
+
+def test_bfloat16_trains_almost_as_float32_does(tmp_path: Path) -> None:
+    task = Number()
+    some = task.sample(320)
+    losses = []
+    for bfloat16 in (False, True):
+        recipe = Recipe(steps=20, batch=16, rate=1e-3, warmup=2, bfloat16=bfloat16)
+        train_model(Shape(137, layers=2), some, some[:16], recipe, tmp_path / f"{bfloat16}")
+        losses.append(torch.tensor(pd.read_parquet(tmp_path / f"{bfloat16}" / "loss.parquet")["loss"]))
+    assert 0 < (losses[0] - losses[1]).abs().max() < 0.02
+    assert "bfloat16" not in (tmp_path / "False" / "run.json").read_text()  # as runs before the option
+    with pytest.raises(BadInput, match="exclude each other"):
+        Recipe(half=True, bfloat16=True)

@@ -31,3 +31,34 @@ def test_modules_can_be_imported_under_another_name():
     import wherewhat.tracing.self_check as c
 
     assert callable(c.certify)
+
+
+HEAVY = """
+import sys
+sys.argv = ["wherewhat", *sys.argv[1:]]
+from wherewhat.cli import main
+try:
+    main()
+except SystemExit as end:
+    code = end.code
+heavy = [name for name in ("torch", "transformers", "pandas", "scipy", "matplotlib") if name in sys.modules]
+print(f"exit {code}, imported {heavy}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--help",), 0),
+        (("profile", "--help"), 0),
+        (("profile", "/nowhere/at/all"), 2),
+        (("ablate", "missing.gguf"), 2),
+        (("doctor", "."), 2),
+        (("profile", "owner/name", "--dtype", "int3"), 2),
+        (("compare", "missing", "missing"), 2),
+    ],
+)
+def test_help_and_refusals_do_not_wait_for_torch(words, code, tmp_path):
+    done = subprocess.run([sys.executable, "-c", HEAVY, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == f"exit {code}, imported []", done.stderr
+    assert code == 0 or done.stderr.startswith("wherewhat: ")

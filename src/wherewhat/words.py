@@ -1,9 +1,13 @@
-"""Counts, numbers and lists of layers, formatted for people."""
+"""Counts, numbers and lists of layers, formatted for people; names of models and number types, as people give them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+
+from .errors import BadInput
+
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def count(number: int, thing: str) -> str:
@@ -58,3 +62,24 @@ def model_name(name: str | Path) -> str:
     ('SmolLM2.Q4_1', 'pythia-70m')
     """
     return Path(str(name).rstrip("/")).name.removesuffix(".gguf")
+
+
+def check_model_name(name: str | Path, revision: str | None = None) -> None:
+    """Refuse a name that stands for no language model: a missing file, a folder without a model, or no hub ID."""
+    path = Path(name)
+    if revision is not None and (path.suffix == ".gguf" or path.is_dir()):
+        raise BadInput(f"{name}: revision applies only to models from the hub, got {revision}")
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise BadInput(f"{path}: no such file")
+    elif path.is_dir():
+        if not (path / "config.json").is_file():
+            raise BadInput(f"{path}: the folder holds no config.json")
+    elif path.is_absolute() or str(name).count("/") > 1 or str(name).startswith(".") or str(name).endswith("/"):
+        raise BadInput(f"{name}: neither a folder, a .gguf file nor a hub id of the form owner/name")
+
+
+def check_dtype_name(name: str) -> None:
+    """Refuse a number type that is not supported."""
+    if name not in DTYPES:
+        raise BadInput(f"dtype is {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {name}")

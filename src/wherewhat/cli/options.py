@@ -12,6 +12,7 @@ import typer
 
 from ..errors import BadInput
 from ..remote import local_copy
+from ..words import check_dtype_name, check_model_name
 from .output import report_line
 
 
@@ -107,9 +108,19 @@ LOADING: dict[str, tuple[Any, Any]] = {
 def model_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add --revision, --dtype, --device, --device-map, --trust-remote-code and --cache to a command that loads a model.
 
-    The command receives them as `**loading`, which it passes to the function of the library.
+    The command receives them as `**loading`, which it passes to the function of the library. A model that cannot exist
+    and an unknown number type are refused at once, before torch is imported.
     """
-    return _with_options(command, command, LOADING)
+
+    @wraps(command)
+    def checked(**options: Any) -> None:
+        model = options.get("model")
+        if isinstance(model, str) and "://" not in model and not (Path(model) / "run.json").is_file():
+            check_model_name(model, options["revision"])
+        check_dtype_name(options["dtype"])
+        command(**options)
+
+    return _with_options(checked, command, LOADING)
 
 
 def in_cells(command: Callable[..., None]) -> Callable[..., None]:

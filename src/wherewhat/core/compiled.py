@@ -33,7 +33,7 @@ def _kernels() -> ModuleType | None:
 
 def run_in_threads(kernel: Callable[..., None], first: Tensor, *others: Tensor | int) -> None:
     """Each thread computes some of the heads, so that no number depends on how many threads there are."""
-    arrays = [value.contiguous().numpy() if isinstance(value, Tensor) else value for value in (first, *others)]
+    arrays = [value.detach().contiguous().numpy() if isinstance(value, Tensor) else value for value in (first, *others)]
     heads, threads = first.shape[-3], torch.get_num_threads() if first.numel() > SMALL else 1
     if threads == 1:
         kernel(*arrays, 0, heads)

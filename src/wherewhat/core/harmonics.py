@@ -57,16 +57,40 @@ class Interpolation(NamedTuple):
 
         return strips
 
+    def sum_pairs(
+        self,
+        flat: Placement,
+        blocks: Int[Tensor, "M W"],
+        heads: Int[Tensor, " X"],
+        own: Float[Tensor, "X M"],
+        weightings: tuple[Float[Tensor, "V Y M"], Float[Tensor, "V Y M"]],
+        sums: Float[Tensor, "4 V Y"],
+    ) -> bool:
+        """Add all pairs of the chosen heads to `sums`, compiled; False if that is not possible."""
+        if (kernels := compiled(own)) is None:
+            return False
+        nodes = torch.arange(kernels.PADDED, dtype=torch.float64) * (2 * torch.pi / NODES)
+        circle, turn = torch.stack([nodes.cos(), nodes.sin()]), flat.place[:, : blocks.shape[1]]
+        run_in_threads(
+            kernels.sum_weak_pairs,
+            own[:, None],
+            heads,
+            flat.content,
+            turn,
+            blocks,
+            circle,
+            self.weights,
+            *weightings,
+            sums,
+        )
+        return True
+
 
 def node_values(placement: Placement, blocks: Int[Tensor, "M W"]) -> Float[Tensor, "X M Q"]:
     """The mass of the contents of each block with its first token at each node."""
     turn = placement.place[:, : blocks.shape[1]]  # rotation of the t-th token relative to the first
     nodes = _nodes(turn.device)
     circle = torch.stack([nodes.cos(), nodes.sin()])
-    if (kernels := compiled(turn)) is not None:
-        values = turn.new_empty(len(placement.content), len(blocks), NODES)
-        run_in_threads(kernels.node_values, values, placement.content, turn, blocks, circle)
-        return values
     own = placement.content.index_select(-2, blocks.flatten()).unflatten(-2, blocks.shape)  # X M W 2
     (cos, sin), (re, im) = turn[:, None].unbind(-1), own.unbind(-1)
     own = torch.stack([re * cos + im * sin, im * cos - re * sin], dim=-1)

@@ -11,6 +11,7 @@ from numba import njit
 # What may be rounded differently; infinities and NaN keep their meaning.
 ROUNDING = {"reassoc", "contract", "arcp", "nsz"}
 ONE, ZERO = np.float32(1), np.float32(0)
+PADDED = 24  # nodes of `harmonics`, and some more
 
 
 @njit(nogil=True, cache=True, fastmath=ROUNDING, error_model="numpy")
@@ -21,13 +22,8 @@ def sum_pairs(here, there, own, rise, fall, row, column, sums, low, high):
     for x in range(low, high):
         for i in range(rows):
             start = max(0, row + i + 1 - column)
-            a, b, theirs, mine = here[x, i, start:], there[x, i, start:], own[x, column + start :], own[x, row + i]
-            for j in range(len(a)):
-                norm = (a[j] * a[j] + b[j] * b[j]) * (mine * mine + theirs[j] * theirs[j])
-                alive[j] = ONE if norm > 0 else ZERO
-                scale = alive[j] / np.sqrt(norm if norm > 0 else ONE)
-                stay[j] = scale * (theirs[j] * a[j] + mine * b[j])
-                move[j] = scale * (mine * a[j] + theirs[j] * b[j])
+            a, b = here[x, i, start:], there[x, i, start:]
+            _cosines(a, b, own[x, column + start :], own[x, row + i], stay, move, alive)
             _add(stay, move, alive[: len(a)], rise, fall, row + i, column + start, sums, x)
 
 
@@ -111,22 +107,66 @@ def _add(stay, move, alive, rise, fall, i, start, sums, x):
 
 @njit(nogil=True, cache=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
-def node_values(values, content, turn, blocks, circle, low, high):
-    count, width = blocks.shape
-    nodes = circle.shape[1]
-    total = np.empty(nodes)
-    for x in range(low, high):
-        row = x % len(turn)
-        for m in range(count):
-            total[:] = 0
-            for t in range(width):
-                re, im = np.float64(content[x, blocks[m, t], 0]), np.float64(content[x, blocks[m, t], 1])
-                cos, sin = np.float64(turn[row, t, 0]), np.float64(turn[row, t, 1])
-                along, across = re * cos + im * sin, im * cos - re * sin
-                for q in range(nodes):
-                    total[q] += _exp_weak(along * circle[0, q] + across * circle[1, q])
-            for q in range(nodes):
-                values[x, m, q] = total[q]
+def sum_weak_pairs(own, chosen, content, turn, blocks, circle, weights, rise, fall, sums, low, high):
+    """All pairs of the chosen weak frequencies, from values at the nodes and interpolation weights."""
+    count, nodes = len(blocks), weights.shape[1]
+    value = np.empty((nodes, count), np.float32)
+    here, there = np.empty(count, np.float32), np.empty(count, np.float32)
+    stay, move, alive = np.empty(count, np.float32), np.empty(count, np.float32), np.empty(count, np.float32)
+    for n in range(low, high):
+        x = chosen[n]
+        weight = weights[x % len(weights)]
+        _node_values(value, content[x], turn[x % len(turn)], blocks, circle)
+        for i in range(count - 1):
+            start = i + 1
+            a, b = here[: count - start], there[: count - start]
+            a[:], b[:] = 0, 0
+            for q in range(0, nodes, 7):
+                _add_seven(a, value, weight, i, start, q)
+                _add_seven(b, weight, value, i, start, q)
+            _cosines(a, b, own[n, 0, start:], own[n, 0, i], stay, move, alive)
+            _add(stay, move, alive[: len(a)], rise, fall, i, start, sums, x)
+
+
+@njit(nogil=True, fastmath=ROUNDING, error_model="numpy")
+@no_type_check
+def _node_values(value, content, turn, blocks, circle):
+    """The mass of the contents of each block with its first token at each node."""
+    total = np.empty(PADDED)
+    for m in range(len(blocks)):
+        total[:] = 0
+        for t in range(blocks.shape[1]):
+            re, im = np.float64(content[blocks[m, t], 0]), np.float64(content[blocks[m, t], 1])
+            cos, sin = np.float64(turn[t, 0]), np.float64(turn[t, 1])
+            along, across = re * cos + im * sin, im * cos - re * sin
+            for q in range(PADDED):  # a number of nodes that fills vectors
+                total[q] += _exp_weak(along * circle[0, q] + across * circle[1, q])
+        for q in range(len(value)):
+            value[q, m] = total[q]
+
+
+@njit(nogil=True, fastmath=ROUNDING, error_model="numpy")
+@no_type_check
+def _add_seven(sums, factors, rows, i, start, q):
+    """Add seven rows, from `start` on, times the i-th of their factors, in one pass."""
+    f0, f1, f2, f3 = factors[q, i], factors[q + 1, i], factors[q + 2, i], factors[q + 3, i]
+    f4, f5, f6 = factors[q + 4, i], factors[q + 5, i], factors[q + 6, i]
+    r0, r1, r2, r3 = rows[q, start:], rows[q + 1, start:], rows[q + 2, start:], rows[q + 3, start:]
+    r4, r5, r6 = rows[q + 4, start:], rows[q + 5, start:], rows[q + 6, start:]
+    for j in range(len(sums)):
+        sums[j] += f0 * r0[j] + f1 * r1[j] + f2 * r2[j] + f3 * r3[j] + f4 * r4[j] + f5 * r5[j] + f6 * r6[j]
+
+
+@njit(nogil=True, fastmath=ROUNDING, error_model="numpy")
+@no_type_check
+def _cosines(here, there, theirs, mine, stay, move, alive):
+    """The cosines of a block with later ones, from S[i, j], S[j, i] and the attention on each; 0 without any mass."""
+    for j in range(len(here)):
+        norm = (here[j] * here[j] + there[j] * there[j]) * (mine * mine + theirs[j] * theirs[j])
+        alive[j] = ONE if norm > 0 else ZERO
+        scale = alive[j] / np.sqrt(norm if norm > 0 else ONE)
+        stay[j] = scale * (theirs[j] * here[j] + mine * there[j])
+        move[j] = scale * (mine * here[j] + theirs[j] * there[j])
 
 
 @njit(nogil=True, fastmath=ROUNDING, error_model="numpy")

@@ -74,13 +74,18 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], weightings: S
     logits = _of_blocks(placement.logits(), blocks).flatten(0, axes - 1)
     ceiling = placement.ceiling.expand(placement.lead).flatten()
     weak = (ceiling < WEAK) & has_harmonics(flat, width)
-    gentle = (ceiling < GENTLE) & ~weak
-    interpolated = Interpolation.of(flat, blocks).strips if weak.any() else _mass_strips
-    sums = flat.content.new_zeros(4, len(weightings), len(flat.content), dtype=torch.float64)
+    gentle, steep = (ceiling < GENTLE) & ~weak, ceiling >= GENTLE
+    sums, interpolated = flat.content.new_zeros(4, len(weightings), len(weak), dtype=torch.float64), _mass_strips
+    if weak.any():
+        interpolation, chosen = Interpolation.of(flat, blocks), weak.nonzero().flatten()
+        own = _relative_mass(logits if len(chosen) == len(logits) else logits[chosen])
+        if interpolation.sum_pairs(flat, blocks, chosen, own, (pairs.rise, pairs.fall), sums):
+            weak = torch.zeros_like(weak)  # done
+        interpolated = interpolation.strips
     for heads, depth, strips_of, own_of, sum_strip in (
         (weak, 1, interpolated, _relative_mass, sum_pairs),
         (gentle, width, _mass_strips, _relative_mass, sum_pairs),
-        (~weak & ~gentle, width, _logit_strips, _log_mass, sum_log_pairs),
+        (steep, width, _logit_strips, _log_mass, sum_log_pairs),
     ):
         step = max(1, PIECE // (min(STRIP, count) * count * depth))
         for prune in (False, True):

@@ -23,6 +23,8 @@ from ..files import read_tensors, sealed_tensors, set_aside, write_atomically, w
 from ..remote import clear_unfinished
 from ..results import Progress, Say, check_seed, ignore_progress, ignore_sentence
 from .checkpoint import checkpoint_path, read_run, run_digest, steps_of, weights_about
+from .dropout import Dropout
+from .fused import bfloat16_product, float32_product
 from .half import float16_products
 from .transformer import Shape, Transformer
 
@@ -50,7 +52,7 @@ class Examples(Prompts, Protocol):
     def hops(self) -> Int[Tensor, " B"]: ...
 
 
-LATER_DEFAULTS = (("data_seed", None), ("half", False))
+LATER_DEFAULTS = (("data_seed", None), ("half", False), ("bfloat16", False))
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,16 @@ class Recipe:
     embedding_dropout: float | None = None  # None: same as `dropout`
     seed: int = 0
     data_seed: int | None = None  # of the order of the examples; None: same as `seed`
-    half: bool = False  # mixed precision: matrix products in float16
+    half: bool = False  # mixed precision: matrix products in float16, emulated
+    bfloat16: bool = False  # matrix products in bfloat16, which is faster where the processor has it
 
     def __post_init__(self) -> None:
         if self.schedule not in ("linear", "cosine"):
             raise BadInput(f"schedule is linear or cosine, got {self.schedule}")
         if not 0 < self.rate < math.inf or self.steps < 1 or self.batch < 1:
             raise BadInput(f"rate, steps and batch must be positive, got {self.rate}, {self.steps}, {self.batch}")
+        if self.half and self.bfloat16:
+            raise BadInput("half and bfloat16 exclude each other")
         if self.warmup < 0:
             raise BadInput(f"warmup must not be negative, got {self.warmup}")
         check_seed(self.seed)
@@ -175,8 +180,11 @@ class Trainer:
         drop = Dropout(recipe.dropout, recipe.seed, self.step)
         of_embedding = recipe.embedding_dropout
         drop_embedding = None if of_embedding is None else Dropout(of_embedding, recipe.seed, self.step)
+        product = bfloat16_product if recipe.bfloat16 else float32_product
         with float16_products() if recipe.half else nullcontext():
-            logits = self.model(tokens, last=True, drop=drop, drop_embedding=drop_embedding)[:, 0]
+            logits = self.model(
+                tokens, last=True, drop=drop, drop_embedding=drop_embedding, product=None if recipe.half else product
+            )[:, 0]
         loss = F.cross_entropy(logits, answers)
         self.optimizer.zero_grad()
         loss.backward()
@@ -265,22 +273,6 @@ def _read_or_set_aside(path: Path, about: str) -> dict[str, Tensor] | None:
     except Damaged as error:
         set_aside(path, error)
         return None
-
-
-class Dropout:
-    """Inverted dropout whose masks depend on seed and step only; two random bytes per element."""
-
-    def __init__(self, rate: float, seed: int, step: int) -> None:
-        self.keep = 1 - rate
-        self.threshold = round(rate * 2**16) - 2**15
-        self.draw = np.random.Generator(np.random.SFC64([seed, step]))
-
-    def __call__(self, values: Tensor) -> Tensor:
-        if self.keep == 1:
-            return values
-        drawn = np.frombuffer(bytearray(self.draw.bytes(2 * values.numel())), dtype=np.int16)
-        mask = torch.from_numpy(drawn).view(values.shape).to(values.device) >= self.threshold
-        return values * (mask * (1 / self.keep))
 
 
 @torch.no_grad()

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from ..core.rotation import Rotation
 from ..core.trace import AttentionLayer, Trace
+from .dropout import Dropout
+from .fused import Product, fused_block
 
 Drop = Callable[[Tensor], Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, Drop], Tensor]  # queries, keys, values, dropout
@@ -85,12 +87,18 @@ class Block(nn.Module):
     def forward(
         self, stream: Float[Tensor, "B T W"], phasors: Complex[Tensor, "T 1 P"], drop: Drop, last: bool = False
     ) -> Float[Tensor, "B Q W"]:
-        queries_keys, values, hidden = self.inward(self.norm(stream)).split(self.sizes, -1)
+        normed = self.norm(stream)
+        if last:  # everything after attention depends on the last token alone
+            of_attention, of_hidden = self.inward.weight.split((sum(self.sizes[:2]), self.sizes[2]))
+            queries_keys, values = F.linear(normed, of_attention).split(self.sizes[:2], -1)
+            hidden = F.linear(normed[:, -1:], of_hidden)
+        else:
+            queries_keys, values, hidden = self.inward(normed).split(self.sizes, -1)
         rotated = rotate(queries_keys.unflatten(-1, (2, self.heads, -1)), phasors)
         queries, keys = rotated.permute(2, 0, 3, 1, 4)  # B H T D
         values = values.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        if last:  # everything after this depends on the last token alone
-            queries, hidden, stream = queries[:, :, -1:], hidden[:, -1:], stream[:, -1:]
+        if last:
+            queries, stream = queries[:, :, -1:], stream[:, -1:]
         attended = self.attend(queries, keys, values, drop).transpose(1, 2).flatten(2)
         activity = F.gelu(hidden + self.hidden_bias, approximate=self.gelu)
         return stream + drop(self.attention_out(attended)) + drop(self.hidden_out(activity))
@@ -145,15 +153,23 @@ class Transformer(TokenModel):
         last: bool = False,
         drop: Drop = lambda values: values,
         drop_embedding: Drop | None = None,
+        product: Product | None = None,
     ) -> Float[Tensor, "B Q V"]:
         """The logits after every token, or after the `last` one only (B, 1, V), which is cheaper.
 
-        Embeddings get the same dropout as everything else, unless `drop_embedding` is given.
+        Embeddings get the same dropout as everything else, unless `drop_embedding` is given. With a `product`, blocks
+        are fused and use this matrix product, which is faster with gradients; `drop` must then be a `Dropout`, and
+        `attending` has no effect.
         """
         stream = (drop_embedding or drop)(self.embedding(input_ids))
         for layer, block in enumerate(self.blocks):
-            phasors = self.phasors(layer, input_ids.shape[1])
-            stream = block(stream, phasors, drop, last and layer == self.shape.layers - 1)
+            assert isinstance(block, Block)
+            phasors, alone = self.phasors(layer, input_ids.shape[1]), last and layer == self.shape.layers - 1
+            if product is not None and not alone:
+                assert isinstance(drop, Dropout)
+                stream = fused_block(block, stream, phasors, drop, product)
+            else:
+                stream = block(stream, phasors, drop, alone)
         return self.unembedding(self.norm(stream))
 
     def rotation(self, layer: int) -> Rotation:
@@ -225,5 +241,5 @@ def rotate(
     phasors: Complex[Tensor, "T _ P"],
 ) -> Float[Tensor, "B T two H D"]:
     """Rotate every pair of neighbouring dimensions by the phasor of its plane and position."""
-    planes = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous())
+    planes = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)))
     return torch.view_as_real(planes * phasors[:, None]).flatten(-2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -20,12 +21,12 @@ from ..errors import BadInput
 from ..lab import Transformer, embedded, load_checkpoint
 from ..lab.checkpoint import is_run, read_run
 from ..tasks import TASKS
-from ..words import model_name
+from ..words import check_dtype_name, check_model_name, model_name
 from .gguf_cache import converted, keep_converted
+from .gguf_reader import small_reader
 from .offload import read_device_map
 from .unwrap import describe, unwrap
 
-DTYPES = ("float32", "bfloat16", "float16")
 DEFAULTS = ("float32", "cpu", True)  # of the options that load a model, beside None and False
 
 
@@ -135,7 +136,8 @@ def load(
     if scratch is not None:
         options["offload_folder"] = scratch.name  # for weights that must be converted first, as those of .gguf files
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
+        with small_reader() if "gguf_file" in options else nullcontext():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
         model, report = loaded
     except Exception as error:
         raise BadInput(f"{name}: cannot be loaded ({_reason(error, options)})") from error
@@ -177,7 +179,8 @@ def load_tokenizer(
     if caching and (kept := converted(Path(name), "tokenizer")) is not None:
         source, options, caching = str(kept), {}, False
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+        with small_reader() if "gguf_file" in options else nullcontext():
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     except Exception as error:
         if "gguf_file" in options:
             raise BadInput(f"{name}: not readable, maybe truncated or damaged ({_reason(error, options)})") from error
@@ -191,19 +194,12 @@ def load_tokenizer(
 
 def locate(name: str | Path, revision: str | None = None) -> tuple[str, dict[str, Any]]:
     """The location of a model, and the options that transformers needs to load it from there."""
+    check_model_name(name, revision)
     path = Path(name)
-    if revision is not None and (path.suffix == ".gguf" or path.is_dir()):
-        raise BadInput(f"{name}: revision applies only to models from the hub, got {revision}")
     if path.suffix == ".gguf":
-        if not path.is_file():
-            raise BadInput(f"{path}: no such file")
         return str(path.parent), {"gguf_file": path.name}
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise BadInput(f"{path}: the folder holds no config.json")
         return str(path), {}
-    if path.is_absolute() or str(name).count("/") > 1 or str(name).startswith(".") or str(name).endswith("/"):
-        raise BadInput(f"{name}: neither a folder, a .gguf file nor a hub id of the form owner/name")
     return str(name), {"revision": revision, "local_files_only": not hub_answers()}
 
 
@@ -227,8 +223,7 @@ def hub_answers() -> bool:
 def check_dtype(dtype: torch.dtype | str) -> torch.dtype:
     """The dtype of this name; refuses those that are not supported."""
     if isinstance(dtype, str):
-        if dtype not in DTYPES:
-            raise BadInput(f"dtype is {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype}")
+        check_dtype_name(dtype)
         return getattr(torch, dtype)
     return dtype
 

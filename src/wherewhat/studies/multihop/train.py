@@ -28,6 +28,7 @@ def train(
     embedding_dropout: float | None = None,
     exact_gelu: bool = False,
     half: bool = False,
+    bfloat16: bool = False,
     every: int = EVERY,
     threads: int | None = None,
     seed: int = 0,
@@ -39,9 +40,10 @@ def train(
 
     The defaults are the paper's: one epoch of 432,000 sequences. `warmup` is the number of steps until the learning
     rate reaches `rate`, from which it decays to 0 by `schedule`, "linear" or "cosine". `embedding_dropout` None is the
-    same as `dropout`; `exact_gelu` replaces the tanh approximation; `half` is mixed precision in float16, emulated.
-    `every` is the number of steps between checkpoints. `data_seed` is the seed of the order of the sequences, None the
-    same as `seed`. The authors' scripts train with exact GELU and no embedding dropout.
+    same as `dropout`; `exact_gelu` replaces the tanh approximation; `half` is mixed precision in float16, emulated;
+    `bfloat16` is matrix products in bfloat16, about 1.4 times as fast on processors that have it. `every` is the number
+    of steps between checkpoints. `data_seed` is the seed of the order of the sequences, None the same as `seed`. The
+    authors' scripts train with exact GELU and no embedding dropout.
 
     The run is saved in `folder`, by default runs/TASK-SEED. An interrupted run resumes, and ends with the same weights.
 
@@ -51,7 +53,7 @@ def train(
     folder = Path("runs") / f"{task}-{seed}" if folder is None else Path(folder)
     recipe = Recipe(
         steps, batch, rate, warmup=warmup, schedule=schedule, dropout=dropout, embedding_dropout=embedding_dropout,
-        seed=seed, data_seed=data_seed, half=half,
+        seed=seed, data_seed=data_seed, half=half, bfloat16=bfloat16,
     )  # fmt: skip
     with processor_threads(threads):
         train_task(

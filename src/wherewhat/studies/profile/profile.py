@@ -7,7 +7,6 @@ import json
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Unpack
@@ -212,7 +211,7 @@ def make_profile(
             if not math.isnan(value)  # a check that this level or model does not have
         },
         "table": table_rows(prompts[0]),
-        "prompts": json.loads(json.dumps([asdict(prompt) for prompt in prompts])),  # tuples become lists, as on disk
+        "prompts": json.loads(json.dumps([vars(prompt) for prompt in prompts])),  # tuples become lists, as on disk
         "versions": {package: version(package) for package in ("wherewhat", "torch", "transformers")}
         | {"python": platform.python_version()},
     }
@@ -272,7 +271,7 @@ def prompts_hash(prompts: Sequence[Prompt]) -> str:
     measured = [
         {
             "left_out" if name == "skipped" else name: value  # the name under which it was hashed at first
-            for name, value in asdict(prompt).items()
+            for name, value in vars(prompt).items()
             if name not in ("tokens", "says")
         }
         for prompt in prompts
