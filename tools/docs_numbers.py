@@ -278,6 +278,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "from binding to prose": partial(of_profiles, prose_rows),
     "retrieval of Qwen": partial(of_retrieval, "Qwen2.5-Coder-0.5B"),
     "slow frequencies of Qwen": lambda: against_random(results("ablation-models"), "Qwen2.5-Coder-0.5B"),
+    "retrieval of gemma": partial(of_retrieval, "gemma-3-270m"),
     "retrieval of SmolLM2": partial(of_retrieval, "SmolLM2-135M-Instruct"),
     "offload": offload,
     "offload, before": lambda: thousands(bench("offload")[0]["before"]),
