@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import docs  # noqa: E402
 import docs_doctests  # noqa: E402
+import figures  # noqa: E402
 from docs_links import broken_links  # noqa: E402
 from docs_reference import write_reference  # noqa: E402
 
@@ -95,6 +96,24 @@ def test_the_reference_has_every_public_name_and_command(tmp_path):
 def test_examples_of_docstrings_are_shown_as_sessions():
     shown = docs_doctests.fenced("Text.\n\n>>> f(1)    # doctest: +SKIP\n2\n\nMore.")
     assert shown == "Text.\n\n```pycon\n>>> f(1)\n2\n```\n\nMore."
+
+
+def anchors(path: Path) -> set[str]:
+    """The names of the headings of a page, as GitHub and the site make them."""
+    titles = re.findall(r"(?m)^#+ (.+)$", path.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links_to_a_heading_lead_to_one():
+    """The README is not part of the site, whose links are checked when it is built."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
+    for page in pages:
+        for target, name in re.findall(r"\]\(([^)\s:#]*)#([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            assert name in anchors((page.parent / target).resolve() if target else page), f"{page}: {target}#{name}"
+
+
+def test_figures_from_tables_are_figures_of_the_documentation():
+    assert {f"{name}.png" for name in figures.DRAWN} <= {path.name for path in (ROOT / "docs/figures").iterdir()}
 
 
 def test_every_figure_is_in_the_gallery_with_a_command():

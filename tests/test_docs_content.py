@@ -6,9 +6,12 @@ import json
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import nbformat
 import pandas as pd
@@ -45,6 +48,12 @@ def shown_commands(path: Path) -> list[list[str]]:
 
 def test_the_numbers_of_all_pages_are_those_of_their_tables():
     assert list(docs_numbers.outdated((ROOT / "docs").rglob("*.md"))) == []
+
+
+def test_no_line_of_text_starts_with_the_mark_of_a_number():
+    """Such a line would be a block of HTML in Markdown, and break its paragraph."""
+    for path in (ROOT / "docs").rglob("*.md"):
+        assert not re.findall(r"(?m)^\s*<!--= .+-->.+$", path.read_text(encoding="utf-8")), path
 
 
 def test_a_number_that_differs_is_found_and_replaced(tmp_path):
@@ -117,18 +126,42 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert "<h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+def served_until_interrupted(words: list[str]) -> int:
+    """The exit code of `wherewhat serve`, which runs until Control-C, after one request."""
+    command = [sys.executable, "-m", "wherewhat", "serve", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stderr is not None
+            address = next(line for line in iter(running.stderr.readline, "") if "http://" in line).split()[-1]
+            with urlopen(address, timeout=60) as page:
+                assert page.status == 200
+            running.send_signal(signal.SIGINT)
+            return running.wait(60)
+        finally:
+            running.kill()
+
+
 @pytest.mark.slow
 @pytest.mark.weights
 def test_the_commands_of_the_readme_run_on_a_smaller_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small, quick = str(weights("stories260K")), {"profile": ["--samples", "4"], "ablate": ["--samples", "2"]}
     for name, *words in shown_commands(ROOT / "README.md"):
-        if name != "demo":  # tests/test_wheel.py
-            words = [small if "SmolLM2-135M" in word or word.endswith(".gguf") else word for word in words]
-            words = ["12" if word == "64" else word for word in words]  # as many pairs as fit
+        words = [small if "SmolLM2-135M" in word or word.endswith(".gguf") else word for word in words]
+        words = ["12" if word == "64" else word for word in words]  # as many pairs as fit
+        if name == "serve":
+            assert served_until_interrupted([word for word in words if word != "--open"]) == 0
+        elif name != "demo":  # tests/test_wheel.py
             done = CliRunner().invoke(app, [name, *words, *quick.get(name, [])])
             assert done.exit_code == 0, done.output
     assert (tmp_path / "smollm2.html").is_file()
+
+
+def test_what_a_cell_prints_is_one_output(tmp_path):
+    printed = [nbformat.v4.new_output("stream", name="stdout", text=f"{line}\n") for line in ("a", "b")]
+    cell = nbformat.v4.new_code_cell("print()", outputs=printed)
+    page = docs_tutorials.page(nbformat.v4.new_notebook(cells=[cell]), "name", tmp_path)
+    assert page == "```python\nprint()\n```\n\n```text\na\nb\n```\n"
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 from conftest import weights
 from wherewhat.cells.cells import run_cells
 from wherewhat.cells.executors import Executor, LocalOnly, SerialExecutor, attempt, executing
-from wherewhat.cells.processes import ProcessExecutor
+from wherewhat.cells.processes import ProcessExecutor, interrupts_deferred
 from wherewhat.cli import app
 from wherewhat.errors import BadInput, CellsFailed
 
@@ -127,7 +128,7 @@ import torch
 
 from wherewhat.cells.cells import run_cells
 from wherewhat.cells.executors import executing
-from wherewhat.cells.processes import ProcessExecutor
+from wherewhat.cells.processes import ProcessExecutor, interrupts_deferred
 
 @dataclass(frozen=True)
 class Number:
@@ -203,6 +204,23 @@ def test_control_c_works_while_a_worker_hangs_as_it_starts(tmp_path: Path) -> No
     _, err = begun.communicate(timeout=30)
     assert "KeyboardInterrupt: 0 of 6 parts are kept" in err
     assert not any(Path(f"/proc/{pid}").exists() for pid in seen)
+
+
+def test_control_c_is_deferred_even_if_another_thread_receives_the_signal() -> None:
+    ended, reached = threading.Event(), list[bool]()
+
+    def interrupted() -> None:
+        with interrupts_deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+            reached.append(True)
+
+    threading.Thread(target=ended.wait, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    ended.set()
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow

@@ -9,9 +9,11 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import wherewhat as ww
 from tiny import tiny_model
+from wherewhat.tracing.hook import implementation
 
 PROMPTS = [
     ww.Prompt(
@@ -84,10 +86,51 @@ def test_a_set_of_heads_is_saved_with_its_digest_and_belongs_to_its_model(profil
         ww.HeadSet.load(path)
 
 
+def test_headvis_data_holds_the_attention_of_the_model(tmp_path):
+    """Decoded as its frontend does (flat index = query * seq_len + key), against eager attention."""
+    model = tiny_model("llama")
+    made = ww.profile(model, PROMPTS)
+    folder = ww.export(made, to="headvis", path=tmp_path / "data")
+    config, rows = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "scatter_data"))
+    assert config["heads"] == [[layer, head] for layer in range(4) for head in range(4)]
+    assert (config["n_layers"], config["n_heads"], config["has_umap"]) == (4, 4, False)
+    assert config["metric_descriptions"].keys() == set(config["metrics"])
+    assert json.loads((folder / "server_config.json").read_text()) == {}
+    with implementation(model, "eager"), torch.no_grad():
+        shown = [model(torch.tensor([one.ids]), output_attentions=True).attentions for one in PROMPTS]
+    for row, own in zip(rows, made.heads.to_dict("records"), strict=True):
+        layer, head = row["layer"], row["head"]
+        assert row.keys() == {"layer", "head", *config["metrics"]}
+        assert row["positional_score"] == pytest.approx(own["positional"], abs=1e-4)
+        assert row["induction_score"] == pytest.approx(own["induction"], abs=1e-4)
+        ends = [one[layer][0, head, -1].double() for one in shown]
+        reach = [sum(float(share) * (25 - key) for key, share in enumerate(end)) for end in ends]
+        assert row["qk_distance"] == pytest.approx(sum(reach) / 2, abs=2e-3)
+        data = json.loads((folder / "heads" / f"L{layer}H{head}.json").read_text())
+        assert sum(data["qk_distance_histogram"]["bin_values"]) == sum(
+            len(one["attention_indices"]) for one in data["sequences"]
+        )
+        assert sorted(one["interval"] for one in data["sequences"]) == [5, 10]
+        for one, matrices in zip(data["sequences"], shown, strict=True):
+            exact, largest = matrices[layer][0, head], 0.0
+            assert len(one["tokens"]) == one["seq_len"] == 26
+            for index, value in zip(one["attention_indices"], one["attention_values"], strict=True):
+                query, key = index // one["seq_len"], index % one["seq_len"]
+                assert abs(value - float(exact[query, key])) < 1e-4
+                largest = max(largest, value if query and key else 0.0)
+            assert one["max_activation"] == largest
+            strong = {25 * 26 + key for key in range(26) if exact[25, key] > 0.006}
+            assert strong <= set(one["attention_indices"])
+        first = data["sequences"][0]  # every query of the first prompt, with its strongest keys
+        assert {index // 26 for index in first["attention_indices"]} == set(range(1, 26))
+    some = ww.export(made, to="headvis", path=tmp_path / "some", heads="2.1")
+    assert [file.name for file in (some / "heads").iterdir()] == ["L2H1.json"]
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"to": "xml"}, "to is csv, latex, json, heads or duo, got xml"),
+        ({"to": "xml"}, "to is csv, latex, json, heads, duo or headvis, got xml"),
         ({"to": "heads"}, "to heads: name them"),
         ({"to": "duo", "share": 1.5}, "share lies in 0 to 1"),
         ({"to": "csv", "heads": "9.9"}, "the profile has no head 9.9"),

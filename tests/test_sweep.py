@@ -47,6 +47,12 @@ def made(folder: Path) -> Decoupling:
     return decoupling.reproduce_decoupling(folder, SEEDS, frequencies=IDS, recipe=SHORT)
 
 
+def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole reproduction, with few frequencies and steps."""
+    for name in ("reproduce_decoupling", "train_transformers"):
+        monkeypatch.setattr(reproduce, name, partial(getattr(decoupling, name), frequencies=IDS, recipe=SHORT))
+
+
 @pytest.mark.slow
 def test_a_row_is_that_of_a_head_trained_alone(made: Decoupling) -> None:
     task, angle = Index(), torch.tensor([[angle_of(7)]])
@@ -238,8 +244,7 @@ def test_the_command_line(run, refuse, made, folder, tmp_path, monkeypatch) -> N
     refuse("frequency IDs are 1 to 32", "sweep", "index", "--frequency", 33, "-o", tmp_path)
     refuse("retrieval needs at least 16 symbols, got 8", "sweep", "retrieval", "--symbols", 8, "-o", tmp_path)
     refuse("no paper 'poetry': dynamics, decoupling", "reproduce", "poetry")
-    shorter = partial(decoupling.reproduce_decoupling, frequencies=IDS, recipe=SHORT)
-    monkeypatch.setattr(reproduce, "reproduce_decoupling", shorter)
+    shorten(monkeypatch)
     code, out, _ = run("reproduce", "decoupling", "-o", folder, "--seeds", 2, "--json")
     printed = json.loads(out, parse_constant=pytest.fail)  # NaN is not valid JSON
     assert code == 0
@@ -248,8 +253,8 @@ def test_the_command_line(run, refuse, made, folder, tmp_path, monkeypatch) -> N
     assert code == 0
     assert "Index: at least 99 % from angle" in out
     written = sorted(path.name for path in (folder / "results").iterdir())
-    assert len([name for name in written if name.endswith(".png")]) == len(FIGURES)
-    assert "decoupling.parquet" in written
+    assert len([name for name in written if name.endswith(".png")]) == 2 * len(FIGURES)
+    assert {"decoupling.parquet", "decoupling-transformer.parquet"} <= set(written)
 
 
 @pytest.mark.slow
@@ -258,8 +263,7 @@ def test_the_figures_of_a_real_model(run, refuse, made, folder, monkeypatch) -> 
     """Drawn from its profile if there is one; otherwise the model is profiled first."""
     monkeypatch.setitem(OPTIONS["binding"], "samples", 2)
     monkeypatch.setattr("wherewhat.prompts.request.DEFAULT_PAIRS", 8)
-    shorter = partial(decoupling.reproduce_decoupling, frequencies=IDS, recipe=SHORT)
-    monkeypatch.setattr(reproduce, "reproduce_decoupling", shorter)
+    shorten(monkeypatch)
     ww.reproduce("decoupling", folder=folder, seeds=2, model=str(weights("stories260K")))
     profile = Profile.load(folder / "profiles" / "stories260K")
     drawn = {path.name: path.read_bytes() for path in (folder / "results").glob("decoupling-model-*.pdf")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from transformers import Trainer, TrainingArguments
 
 import wherewhat as ww
 from conftest import needed, weights
+from tiny import tiny_model
 from wherewhat.prompts.text import included_story
 
 STEPS = 6
+PROMPT = ww.Prompt(tuple(range(5, 30)), tuple((at, at + 4) for at in range(1, 21, 4)))
 
 
 def trainer_on(folder: Path, trackers: list[str], **options: Any) -> Trainer:
@@ -85,7 +88,7 @@ def test_measurements_that_would_cost_too_much_are_skipped(tmp_path):
     watched = callback(every=1, share=1e-9).attach(trainer)
     trainer.train()
     assert [*watched.measured] == [0, STEPS]
-    assert watched.series.about["skipped"] == [1, 2, 3, 4, 5, 6]
+    assert watched.series.about["skipped"] == [*range(1, STEPS)]
 
 
 def test_what_cannot_be_attached_is_refused(tmp_path):
@@ -110,3 +113,36 @@ def test_trackio_receives_the_numbers(tmp_path, monkeypatch):
     stored = b"".join(file.read_bytes() for file in (tmp_path / "trackio").rglob("*") if file.is_file())
     assert b"heads/symbolic" in stored
     assert [*watched.measured] == [0, STEPS]
+
+
+def at_step(step: int, first: bool = True) -> Any:
+    return SimpleNamespace(is_world_process_zero=first, global_step=step, max_steps=STEPS)
+
+
+def test_other_processes_of_a_distributed_training_measure_nothing():
+    watching = ww.HeadCallback([PROMPT], every=1, share=1e6)
+    watching.trainer = object()  # would fail if anything were logged
+    watching.on_train_begin(None, at_step(0, first=False), None, None)
+    watching.on_step_end(None, at_step(1, first=False), None, None)
+    watching.on_evaluate(None, at_step(1, first=False), None, None)
+    watching.on_train_end(SimpleNamespace(load_best_model_at_end=False), at_step(STEPS, first=False), None, None)
+    assert not watching.measured
+    with pytest.raises(ww.BadInput, match="the series of one training"):
+        watching.on_train_begin(None, at_step(0, first=False), None, None)
+
+
+def test_the_best_model_is_not_recorded_as_that_of_the_last_step():
+    model, logged = tiny_model("llama"), []
+    watching = ww.HeadCallback([PROMPT], share=1e6)
+    watching.trainer = SimpleNamespace(log=logged.append, control=SimpleNamespace(should_log=False))
+    best = SimpleNamespace(load_best_model_at_end=True)
+    watching.on_train_begin(best, at_step(0), None, model)
+    watching.on_step_end(best, at_step(STEPS), None, model)
+    assert [*watching.measured] == [0, STEPS]
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(0)  # an earlier model takes its place
+    watching.on_train_end(best, at_step(STEPS + 1), None, model)
+    assert [*watching.measured] == [0, STEPS]
+    kinds = ("where", "what", "unfocused", "mixed")
+    assert sum(logged[0][f"heads/{kind}"] for kind in kinds) == pytest.approx(1)

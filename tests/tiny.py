@@ -79,6 +79,7 @@ FAMILY: dict[str, dict[str, Any]] = {
     "gemma4": SHARING,
     "gemma4_text": SHARING,
     "gemma4_unified": SHARING,
+    "gemma4_unified_assistant": SHARING,
     "gemma4_unified_text": SHARING,
     "glm4_moe": {"use_qk_norm": True},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},

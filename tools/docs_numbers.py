@@ -2,27 +2,27 @@
 
 Usage: python tools/docs_numbers.py [--write]
 
-A number or table between <!--= NAME --> and <!--/--> in a page of docs/ is that of the function NAME in NUMBERS, made
-from results/*.parquet and bench/results.json. Without --write, pages that differ are listed and the exit code is 1.
+A number or table between <!--= NAME --> and <!--/--> in a page of docs/ is that of the function NAME in NUMBERS (or in
+FINDINGS of tools/docs_findings.py), made from results/*.parquet and bench/results.json. Without --write, pages that
+differ are listed and the exit code is 1.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from docs_findings import FINDINGS
 from docs_profiles import against_random, profile_rows, prose_rows, retrieval_rows
+from docs_tables import ROOT, bench, results, short, spread, table, thousands
 
-ROOT = Path(__file__).parents[1]
 MARK = re.compile(r"(<!--= (.+?) -->)([\s\S]*?)(<!--/-->)")
 SHOWN_IDS = (1, 4, 7, 9, 10, 11, 12, 13, 14, 16, 19, 22, 31)
 SLOWER = ("mid-fast", "mid-slow", "slow")
@@ -49,40 +49,6 @@ ENCODINGS = {  # as named in the tables: as shown, and the published accuracy on
     "t5": ("relative bias, T5's buckets", ""),
     "nope": ("NoPE", "fails"),
 }
-
-
-@cache
-def results(name: str) -> pd.DataFrame:
-    return pd.read_parquet(ROOT / "results" / f"{name}.parquet")
-
-
-@cache
-def bench(part: str) -> list[dict[str, Any]]:
-    return json.loads((ROOT / "bench" / "results.json").read_text(encoding="utf-8"))[part]
-
-
-def table(header: str, rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table."""
-    columns = header.split(" | ")
-    lines = [columns, ["---"] * len(columns), *([str(cell) for cell in row] for row in rows)]
-    body = "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")
-    return f"\n\n{body}\n\n"
-
-
-def spread(values: Iterable[float], digits: int = 1) -> str:
-    """Mean ± half of the 95 % interval over seeds, in percent."""
-    found = 100 * np.asarray(list(values), float)
-    half = stats.t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found))
-    return f"{found.mean():.{digits}f} ± {half:.{digits}f}"
-
-
-def thousands(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def short(value: float) -> str:
-    """An accuracy: .84, 1.00."""
-    return f"{value:.2f}".removeprefix("0")
 
 
 def published_speed() -> str:
@@ -271,6 +237,7 @@ def cost(part: str, key: str, value: str, form: str = ".2f") -> str:
 
 
 NUMBERS: dict[str, Callable[[], str]] = {
+    **FINDINGS,
     "published speed": published_speed,
     "agreement at 17 tokens": lambda: f"{bench('agreement')[0]['largest difference']:.1e}",
     "ablation of the lab": lab_ablation,

@@ -72,8 +72,20 @@ def page(notebook: nbformat.NotebookNode, name: str, pictures: Path) -> str:
             continue
         code = "\n".join(line for line in cell.source.splitlines() if not line.startswith("%"))
         parts.append(f"```python\n{code}\n```")
-        parts += [_output(one, f"{name}-{number}-{at}.png", pictures) for at, one in enumerate(cell.outputs)]
+        shown = enumerate(_joined(cell.outputs))
+        parts += [_output(one, f"{name}-{number}-{at}.png", pictures) for at, one in shown]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """The outputs, with what was printed in several parts as one."""
+    found: list[Any] = []
+    for output in outputs:
+        if found and output.get("name") == found[-1].get("name") == "stdout":
+            found[-1] = {**found[-1], "text": found[-1]["text"] + output["text"]}
+        else:
+            found.append(output)
+    return found
 
 
 def _output(output: Any, picture: str, pictures: Path) -> str:

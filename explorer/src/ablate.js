@@ -25,7 +25,7 @@ export function ablatePanel(ask, onPython) {
     placeholder: "heads such as 3.1, 4.2, or words such as 10 most retrieving heads",
     "aria-label": "Heads or frequencies to ablate",
     onchange: () => changeLive({ choose: field.value.trim(), draw: 0 }),
-    onkeydown: (event) => event.key === "Enter" && go(),
+    onkeydown: (event) => event.key === "Enter" && choose(field.value.trim(), live().how),
   });
   const ready = h("datalist", { id: "ready" }, ...[...READY, ...BANDS].map((words) => h("option", { value: words })));
   const selection = h("button", { type: "button", onclick: () => choose(store.state.heads.join(", ")) }, "the selected heads");
@@ -47,7 +47,7 @@ export function ablatePanel(ask, onPython) {
     words,
     tables,
   );
-  let draws = [];
+  let draws = new Map();
   let drawnFor = "";
 
   function choose(text, how = live().how === "zero" || live().how === "mean" ? live().how : "zero") {
@@ -64,7 +64,8 @@ export function ablatePanel(ask, onPython) {
     words.textContent = "Running the model three times …";
     try {
       const found = await ask("ablate", { ...promptOf(state), choose: chosen, how: state.how, draw });
-      if (found) display(found, JSON.stringify([promptOf(state), chosen, state.how]));
+      if (found) display(found, JSON.stringify([promptOf(state), chosen, state.how]), draw);
+      else words.textContent = "";
     } catch (error) {
       words.textContent = error.message;
       tables.replaceChildren();
@@ -72,15 +73,17 @@ export function ablatePanel(ask, onPython) {
     button.disabled = false;
   }
 
-  function display(found, key) {
-    if (key !== drawnFor) draws = [];
+  function display(found, key, draw) {
+    if (key !== drawnFor) draws = new Map();
     drawnFor = key;
     const { followed, number, chosen, drawn, how } = found;
-    draws.push(followed.random);
+    draws.set(draw, followed.random);
     const whole = how === "zero" || how === "mean";
-    const what = whole ? `${number} head${number === 1 ? "" : "s"}` : `${number} frequencies`;
-    const others = draws.length > 1 ? `${percent(Math.min(...draws))} to ${percent(Math.max(...draws))} in ${draws.length} draws` : percent(followed.random);
-    words.textContent = `Probability of ${quoted(followed.text)}${followed.right ? ", the right answer" : ""}: ${percent(followed.before)} before, ${percent(followed.after)} without ${what}, ${others} without as many at random.`;
+    const what = whole ? `${number} head${number === 1 ? "" : "s"}` : `${number} ${number === 1 ? "frequency" : "frequencies"}`;
+    const done = { freeze: `with ${what} frozen`, keep: `with only ${what}` }[how] ?? `without ${what}`;
+    const seen = [...draws.values()];
+    const others = seen.length > 1 ? `${percent(Math.min(...seen))} to ${percent(Math.max(...seen))} in ${seen.length} draws` : percent(followed.random);
+    words.textContent = `Probability of ${quoted(followed.text)}${followed.right ? ", the right answer" : ""}: ${percent(followed.before)} before, ${percent(followed.after)} ${done}, ${others} with as many chosen at random instead.`;
     tables.replaceChildren(
       nextTokens("Before", found.before, "the model as it is"),
       nextTokens("After", found.after, short(chosen)),
@@ -108,7 +111,7 @@ export function ablatePanel(ask, onPython) {
     tables.replaceChildren();
     words.textContent = "";
     again.hidden = true;
-    draws = [];
+    draws = new Map();
   }
   return { ...shown, draw, clear, go };
 }

@@ -250,7 +250,7 @@ export function byDepth(source) {
         format: (value) => (Number.isInteger(value) ? `${value + 1}/5` : ""),
       });
       const points = (one) => one.depth[name].map((value, at) => [x(at), value === null ? NaN : y(value)]);
-      const trace = line().defined((d) => !Number.isNaN(d[1]));
+      const trace = line().defined((d) => Number.isFinite(d[1]));
       const all = drawn().map((one, at) => ({ one, at, points: points(one) }));
       layer(group, "traces")
         .selectAll("path")

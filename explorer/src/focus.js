@@ -30,7 +30,7 @@ export function focusLines(source) {
       ["entropy", along(source, "entropy", at)],
       ["frequency", along(source, "mean_frequency", at).map((value) => value / highest)],
     ];
-    const trace = line().defined((d) => !Number.isNaN(d[1]));
+    const trace = line().defined((d) => Number.isFinite(d[1]));
     paths(group, "line", drawn, ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
     texts(layer(group, "legend").attr("transform", "translate(0,-12)"), [
       [0, 0, "start", "solid: entropy"],

@@ -97,7 +97,8 @@ export function headTable(source) {
     const { column, up } = sorted;
     const order = up ? ascending : descending;
     listed = source.labels.map((_, at) => at).filter(matches);
-    listed.sort((a, b) => order(column.value(a), column.value(b)) || a - b);
+    const unknown = (at) => Number.isNaN(column.value(at)); // come last in either order
+    listed.sort((a, b) => unknown(a) - unknown(b) || order(column.value(a), column.value(b)) || a - b);
     columns.forEach((one, at) =>
       heading[at].setAttribute("aria-sort", one === column ? (up ? "ascending" : "descending") : "none"),
     );

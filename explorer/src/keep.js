@@ -17,8 +17,7 @@ export function keepBar(ask, say) {
     save.disabled = true;
     say("Measuring the same prompt with other temperatures and blocks, for the saved page …");
     try {
-      const { heads, frequency, cells, measure, sorted, swap } = store.state;
-      const view = writeHash({ ...store.state, live: null, heads, frequency, cells, measure, sorted, swap }).slice(1);
+      const view = writeHash({ ...store.state, live: null }).slice(1);
       const made = await ask("save", { ...promptOf(live()), view });
       if (made) {
         download({ name: made.name, type: "text/html", content: made.html });
@@ -31,7 +30,7 @@ export function keepBar(ask, say) {
   }
 
   function addPrompt() {
-    if (!lines.jsonl || prompts.includes(lines.jsonl)) return say("This prompt is in the list already.");
+    if (prompts.includes(lines.jsonl)) return say("This prompt is in the list already.");
     prompts.push(lines.jsonl);
     file.hidden = false;
     file.textContent = `download prompts.jsonl (${prompts.length})`;
@@ -43,6 +42,8 @@ export function keepBar(ask, say) {
     /** The lines that repeat the prompt, or the ablation that was shown last. */
     know(found) {
       Object.assign(lines, { ablation: null }, found);
+      python.disabled = !lines.prompt.length;
+      add.disabled = !lines.jsonl;
     },
   };
 }

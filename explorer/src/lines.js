@@ -92,7 +92,7 @@ export function scoreLines(source) {
     });
     cursor(group, source, x, height + bars);
     const drawn = ["positional", "symbolic"].map((axis) => [axis, along(source, axis, at)]);
-    const trace = line().defined((d) => !Number.isNaN(d[1]));
+    const trace = line().defined((d) => Number.isFinite(d[1]));
     paths(group, "line", drawn, ([, values]) => trace(values.map((value, n) => [x(ids[n]), y(value)])));
     paths(group, "mark", drawn, ([axis, values]) =>
       ids.length > 70
@@ -109,7 +109,7 @@ export function scoreLines(source) {
     const thick = width / ids.length;
     layer(group, "use")
       .selectAll("rect")
-      .data(values)
+      .data(values.map((value) => value || 0))
       .join("rect")
       .attr("x", (_, n) => x(ids[n]) - thick * 0.4)
       .attr("width", thick * 0.8)

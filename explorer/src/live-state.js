@@ -3,7 +3,6 @@
 import { change, store } from "./store.js";
 
 const NOTHING = { text: "", ids: null, query: null, blocks: "auto", answer: null, choose: "", how: "zero", draw: 0 };
-const LONGEST = 20_000; // characters of a prompt that the address holds
 
 export const live = () => ({ ...NOTHING, ...store.state.live });
 
@@ -21,10 +20,9 @@ export function newPrompt(part) {
   changeLive({ ...fresh, ...part }, { swap: null });
 }
 
-/** What the server needs to know of the prompt. */
+/** What the server needs to know of the prompt. Of the blocks that were drawn, those before the query count. */
 export function promptOf({ text, ids, query, blocks, answer }) {
-  return { ...(ids ? { ids } : { text }), query, blocks, answer };
+  const before = typeof blocks === "string" || query === null ? blocks : blocks.filter(([, stop]) => stop <= query);
+  const tooFew = before.length < 2 && before.length < blocks.length;
+  return { ...(ids ? { ids } : { text }), query, blocks: tooFew ? "auto" : before, answer };
 }
-
-/** The state as the address may hold it: a long prompt does not fit. */
-export const fits = (state) => JSON.stringify(state ?? "").length < LONGEST;

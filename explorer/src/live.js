@@ -24,7 +24,8 @@ const deck = h("div", { class: "deck" }, prompt.element, answer.element, run.ele
 prompt.body.append(keep.element);
 run.element.hidden = true;
 
-let source = null; // what is shown of the prompt
+let source = null; // what the figures show
+let shown = null; // what the tokens are shaded by: of a prompt without scores, there are no figures
 let asked = ""; // the prompt that was asked for last
 let swapAsked = "";
 const fresh = !location.hash; // a page that was just opened, not reloaded
@@ -35,6 +36,7 @@ async function measure() {
   const key = JSON.stringify(given);
   if (key === asked) return;
   asked = key;
+  keep.know({ prompt: [], jsonl: "" });
   try {
     const first = await ask("measure", given, (reason) => prompt.say(reason));
     if (!first || key !== asked) return;
@@ -56,20 +58,23 @@ async function measure() {
 /** Tokens, answer, plane and grid. */
 async function paint(first) {
   const rows = Float32Array.from(decode(first.arrays.token_attention), (units) => units / 65535);
-  const partial = { ...EMPTY, name: data.live.name, ...first, blocks: first.blocks.length, arrays: first.arrays };
+  const { frequencies = null } = source ?? {}; // figures of the prompt before are still there
+  const partial = { ...EMPTY, frequencies, name: data.live.name, ...first, blocks: first.blocks.length, arrays: first.arrays };
   delete partial.tokens;
   if (!first.note) {
     if (source) source.renew(partial);
     else {
       source = new LiveSource(partial);
       const sources = [source, ...data.sources.map(embedded)];
-      await start(data, sources, [deck]);
+      await start(data, sources, [deck], store.state);
       if (fresh) store.state = opening(store.state);
     }
     Object.assign(source, { rows, swappedRows: null });
     await refresh(["plane", "grid"]);
   }
-  prompt.show(first, first.note ? { rows, count: first.labels.length, labels: first.labels, places: new Map() } : source);
+  shown = first.note ? { rows, count: first.labels.length, labels: first.labels, places: new Map() } : source;
+  deck.parentElement.classList.toggle("unscored", Boolean(first.note));
+  prompt.show(first, shown);
   answer.show(first);
   run.show(first, first.note ? null : source);
   ablation.clear();
@@ -82,6 +87,7 @@ const EMPTY = { type: "profile", sentences: [], warnings: [], kv_heads: [], freq
 /** Everything else: frequencies, the table of swaps, where the numbers come from. */
 function fill(rest, first) {
   const { rows } = source;
+  swapAsked = ""; // a swap that was chosen meanwhile
   source.renew({ ...rest, tokens: null, arrays: { ...first.arrays, ...rest.arrays } });
   Object.assign(source, { rows, swappedRows: null });
 }
@@ -111,8 +117,8 @@ async function swap() {
 onChange((state, before) => {
   if (state.live !== before.live) measure();
   if (state.swap !== before.swap) swap();
-  if (state.heads !== before.heads && source) {
-    prompt.shade(source);
+  if (state.heads !== before.heads && shown) {
+    prompt.shade(shown);
     run.draw();
   }
   ablation.draw();

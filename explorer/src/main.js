@@ -241,15 +241,16 @@ addEventListener("resize", () => {
   wide = innerWidth;
 });
 
-/** Show results; `live` are elements between the header and the figures that stay when the results change. */
-export async function start(given, shown, live = []) {
+/** Show results; `live` are elements between the header and the figures that stay when the results change.
+ * The view is the state that is given, or else that of the address. */
+export async function start(given, shown, live = [], state = null) {
   data = given;
   sources = shown;
   explainTerms(document.body);
   root.replaceChildren(top, ...live, body);
   const hash = location.hash || (given.view ? `#${given.view}` : "");
-  store.state = sound(readHash(hash));
-  if (!hash) store.state = opening(store.state);
+  store.state = sound(state ?? readHash(hash));
+  if (!hash && !state) store.state = opening(store.state);
   await build();
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }

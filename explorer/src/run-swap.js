@@ -29,11 +29,11 @@ export function runSwapPanel(ask) {
     run.disabled = true;
     words.textContent = "Running the model on the swapped text …";
     try {
-      const answer = await ask("measure", { ...promptOf(live()), text: undefined, ids: swappedIds(pair), blocks: now.blocks, query: now.query });
+      const answer = await ask("run", { ...promptOf(live()), text: undefined, ids: swappedIds(pair), blocks: now.blocks, query: now.query });
       if (answer) {
         result = { pair, answer, rows: shares(answer) };
         draw();
-      }
+      } else words.textContent = "";
     } catch (error) {
       words.textContent = error.message;
     }

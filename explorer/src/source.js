@@ -117,8 +117,8 @@ export class Source {
 
   /** The attention that the content of every block (rows) would receive at the position of every block (columns). */
   async placement(head) {
+    const size = this.table.length; // before waiting: the numbers may be renewed meanwhile
     const logs = await this.once("mass", () => inflated(this.arrays.mass));
-    const size = this.table.length;
     return { size, mass: (content, place) => Math.exp(half(logs[(head * size + content) * size + place])) };
   }
 }

@@ -39,9 +39,17 @@ export const onLight = (listener) => store.lights.push(listener);
 export function change(part) {
   const before = store.state;
   store.state = { ...before, ...part };
-  for (const listener of store.listeners) listener(store.state, before);
   clearTimeout(writing);
   writing = setTimeout(writeAddress, 150); // writing an address is slow, and browsers limit how often it may happen
+  const errors = [];
+  for (const listener of store.listeners) {
+    try {
+      listener(store.state, before);
+    } catch (error) {
+      errors.push(error); // the others still have to know
+    }
+  }
+  if (errors.length) throw errors[0];
 }
 
 let writing;

@@ -41,11 +41,13 @@ export function swap(source) {
       after: made.after[at],
     }));
 
-  function pick(end, block) {
+  /** Choose a row of the table: the state has the number of its first block. */
+  function pick(end, row) {
+    if (!made) return; // nothing is drawn yet
     const pair = [i, j];
-    if (pair[1 - end] === block) pair[1 - end] = pair[end];
-    pair[end] = block;
-    change({ swap: pair });
+    if (pair[1 - end] === row) pair[1 - end] = pair[end];
+    pair[end] = row;
+    change({ swap: pair.map((one) => source.table[one].first) });
   }
 
   async function draw(at) {
@@ -61,8 +63,8 @@ export function swap(source) {
       return;
     }
     const table = await source.placement(at);
-    if (head !== at) return; // another head was chosen meanwhile
-    [i, j] = chosenPair(table);
+    if (head !== at || table.size !== source.table.length) return; // another head or prompt was chosen meanwhile
+    [i, j] = chosenPair(source, table);
     made = swapped(table, i, j);
     picks.forEach((select, end) => select.selectedIndex === [i, j][end] || (select.selectedIndex = [i, j][end]));
     figure(at);
@@ -170,10 +172,13 @@ export function swap(source) {
   return { ...shown, draw };
 }
 
-/** The two blocks to swap: those that were chosen, else the ones with the most and the least attention. */
-export function chosenPair(table) {
-  const asked = store.state.swap;
-  if (asked && asked.every((block) => block >= 0 && block < table.size) && asked[0] !== asked[1]) return asked;
+/** The row of a block in the table of swaps, where neighbouring blocks may be merged. */
+export const rowOf = (source, block) => source.table.findIndex(({ first, last }) => first <= block && block <= last);
+
+/** The two rows to swap: those of the blocks that were chosen, else the ones with the most and the least attention. */
+export function chosenPair(source, table) {
+  const asked = store.state.swap?.map((block) => rowOf(source, block));
+  if (asked && asked.every((row) => row >= 0) && asked[0] !== asked[1]) return asked;
   const now = Array.from({ length: table.size }, (_, block) => table.mass(block, block));
   const [i, j] = [now.indexOf(Math.max(...now)), now.indexOf(Math.min(...now))];
   return [i, i === j ? (i + 1) % table.size : j];

@@ -1,7 +1,7 @@
 // Attention of one head on every token of a prompt, from any of its tokens.
 
 import { change, store } from "./store.js";
-import { chosenPair } from "./swap.js";
+import { chosenPair, rowOf } from "./swap.js";
 import { quoted, tokenStrip } from "./token-strip.js";
 import { csvFile, h, panel, percent } from "./ui.js";
 import { isPart } from "./words.js";
@@ -29,8 +29,6 @@ export function tokens(source) {
   let now = { prompt: 0, query: 0, weights: [], complete: true };
   let drawing = 0;
 
-  const rowOf = (block) => source.table.findIndex(({ first, last }) => first <= block && block <= last);
-
   function onQuery(token) {
     const { prompt } = now;
     if (asked.knows(prompt, token)) change({ token: token === asked.prompts[prompt].tokens.length - 1 ? null : token });
@@ -38,8 +36,7 @@ export function tokens(source) {
   }
 
   function onSwap(i, j) {
-    const pair = [rowOf(i), rowOf(j)];
-    if (pair[0] !== pair[1]) change({ swap: pair });
+    if (rowOf(source, i) !== rowOf(source, j)) change({ swap: [i, j] });
   }
 
   const rows = () => {
@@ -67,7 +64,7 @@ export function tokens(source) {
     now = { ...found, prompt, query };
     pick.value = prompt;
     back.hidden = query === tokens.length - 1;
-    const swap = table && chosenPair(table).map((row) => source.table[row].first);
+    const swap = table && (state.swap ?? chosenPair(source, table).map((row) => source.table[row].first));
     strip.show({
       ...{ tokens, blocks, query, weights: now.weights, swap, swappable },
       answer: { block: target, token: answer_at },

@@ -17,7 +17,8 @@ from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
+from threading import Thread, current_thread, main_thread
+from types import FrameType
 from typing import Any
 
 import cloudpickle
@@ -52,7 +53,7 @@ class ProcessExecutor:
                 while waiting or finished or any(worker.cell is not None for worker in workers):
                     busy = sum(worker.cell is not None for worker in workers)
                     while len(workers) < min(self.jobs, len(waiting) + busy) and len(failed_starts) < ATTEMPTS:
-                        with _interrupts_blocked():  # Control-C must not hit a process that is in no list yet
+                        with interrupts_deferred():  # Control-C must not hit a process that is in no list yet
                             workers.append(Worker(path, self.threads))
                     if waiting and not workers:
                         reason = f"no process could start ({failed_starts[-1]})"
@@ -184,14 +185,26 @@ def _end_with_parent(compute: str) -> None:
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Processes that start in this context ignore Control-C, which the main process handles."""
+def interrupts_deferred() -> Iterator[None]:
+    """Control-C takes effect at the end of this context. Processes that start in it ignore Control-C altogether.
+
+    Blocking the signal is not enough: another thread, such as one of a numerical library, would still receive it, and
+    Python would raise KeyboardInterrupt in the main thread.
+    """
     resource_tracker.ensure_running()  # otherwise it starts in between and unblocks the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    received: list[tuple[int, FrameType | None]] = []
+    handler = None
+    if current_thread() is main_thread():  # no other thread is interrupted
+        handler = signal.signal(signal.SIGINT, lambda *signal_and_frame: received.append(signal_and_frame))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by processes
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+    if received and callable(handler):
+        handler(*received[0])
 
 
 @contextmanager

@@ -50,6 +50,15 @@ def ablate(
     drop: Annotated[Several, option("Remove these frequencies from the attention logits.", metavar="WORDS")] = None,
     keep: Annotated[Several, option("Remove all other frequencies of the same heads.", metavar="WORDS")] = None,
     freeze: Annotated[Several, option("Stop the rotation of these frequencies.", metavar="WORDS")] = None,
+    stream: Annotated[
+        Several,
+        option(
+            "Let heads see the first and last tokens only: heads, folder of a pattern, need | distant | echo, or all.",
+            metavar="WORDS",
+        ),
+    ] = None,
+    sink: Annotated[int | None, option("First tokens that a streaming head sees.", "4, or the pattern's")] = None,
+    recent: Annotated[int | None, option("Last tokens that a streaming head sees.", "64, or the pattern's")] = None,
     seed: Seed = 0,
     as_json: AsJson = False,
     **loading: Any,
@@ -60,6 +69,8 @@ def ablate(
 
     Without these, the most positional and the most symbolic heads are ablated, and four bands of frequencies are dropped, frozen, and each kept alone.
 
+    --stream evaluates a bounded key-value cache: the given heads, or those of the key heads with the smallest scores (a quarter, half and three quarters of them, or each --fraction), see the first --sink and the last --recent tokens only. Scores are those of a pattern of wherewhat export --to duo, or a criterion: need (the score of that pattern, from --profile), distant (attention beyond the window), echo (attention on the same token and the next in repeated tokens, as in RazorAttention). Controls are drawn within the same layers.
+
     Models are measured on binding, induction, copying and text; number, letter and training runs on their own task. A set of heads is compared with as many heads drawn at random within the same layers, everything else with random ablations of the same size. The answers to three prompts are shown before and after.
 
     Existing results are reused. With --each-head, wherewhat report can show the effect of each head.
@@ -69,6 +80,7 @@ def ablate(
     wherewhat ablate models/SmolLM2.Q4_1.gguf --heads "16.3, 16.7"
     wherewhat ablate models/SmolLM2.Q4_1.gguf --profile profiles/smollm2 --heads "10 most retrieving heads"
     wherewhat ablate models/SmolLM2.Q4_1.gguf --profile profiles/smollm2
+    wherewhat ablate models/SmolLM2.Q4_1.gguf --profile profiles/smollm2 --stream all --recent 32 --pairs 16
     wherewhat ablate number --drop "fastest quarter"
     """  # noqa: E501 - a paragraph of help is one line
     import wherewhat as ww
@@ -78,7 +90,7 @@ def ablate(
         found = ww.ablate(
             model, profile=profile, folder=folder, pairs=pairs, samples=samples, text=text, stretch=stretch,
             fraction=fraction, draws=draws, ablation=ablation, each_head=each_head, heads=heads, drop=drop, keep=keep,
-            freeze=freeze, seed=seed, **loading, **listening,
+            freeze=freeze, stream=stream, sink=sink, recent=recent, seed=seed, **loading, **listening,
         )  # fmt: skip
 
     from ..results import records

@@ -26,7 +26,7 @@ def _kernels() -> ModuleType | None:
         return None
     try:
         from . import kernels
-    except ImportError:
+    except (ImportError, RuntimeError):  # not installed, or no folder in which to keep compiled functions
         return None
     return kernels
 

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..errors import BadInput
+from .precision import without_autocast
 from .rotation import Rotation
 from .toeplitz import everything
 from .trace import AttentionLayer, Trace
@@ -98,6 +99,7 @@ def singular_values(
     keys: Float[Tensor, "*lead N D"],
     bias: Float[Tensor, "*#lead N N"] | None = None,
 ) -> SingularValues: ...
+@without_autocast
 def singular_values(
     queries: Trace | Float[Tensor, "*lead N D"],
     keys: Float[Tensor, "*lead N D"] | None = None,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import BadInput, NotMeasurable
 from .placement import Placement
+from .precision import without_autocast
 from .rotation import Rotation
 
 
@@ -177,6 +178,7 @@ class Trace:
             raise NotMeasurable('positions move with the contents of this model: it has scores at level "prompt" only')
         return layer.placement(self.positions.index(self.query), self.query)
 
+    @without_autocast
     def placement(self, layer: int, head: int) -> Float[Tensor, "B N N"]:
         """The placement table of one head: the logit of every content (rows) at every position (columns)."""
         if not -len(self.attention) <= layer < len(self.attention):
@@ -188,6 +190,7 @@ class Trace:
         of_head = torch.arange(head % heads, self.batch * heads, heads, device=placements.content.device)
         return placements.flat().rows(of_head).table()
 
+    @without_autocast
     def attention_rows(self, layer: int) -> Float[Tensor, "B H T"]:
         """The attention row of every head of a layer at the query, rebuilt from queries and keys."""
         return self.attention[layer].placement(self.positions.index(self.query), self.query).attention()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .placement import Placement
+from .precision import without_autocast
 from .trace import Trace, merge
 
 # Neighbouring layers with up to this many elements of contents are processed together.
@@ -26,6 +27,7 @@ class Measure:
     frequencies: bool = False
 
 
+@without_autocast
 def every_layer(trace: Trace, *measures: Measure) -> list[list[Tensor]]:
     """The tensors of each measure for all layers, stacked along L; NaN where a layer has no such head or frequency.
 

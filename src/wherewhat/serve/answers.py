@@ -28,10 +28,9 @@ MOST_PAIRS = 64
 
 def measure(live: LiveModel, given: dict[str, Any]) -> dict[str, Any]:
     """What is painted first: the tokens, the blocks, the two scores of every head, its attention, the next tokens."""
-    started, asked = time.perf_counter(), live.read(given)
-    captured = asked.ids in live.kept
+    started, before, asked = time.perf_counter(), live.passes, live.read(given)
     trace = live.trace(asked)
-    scores, note = live.scored(asked)
+    scores, note = live.scored(asked, trace)
     rows = stacked_layers(trace, trace.attention_rows)
     there = ~rows[..., 0].isnan()
     numbers = there.nonzero()
@@ -61,7 +60,7 @@ def measure(live: LiveModel, given: dict[str, Any]) -> dict[str, Any]:
         "layers": trace.layers,
         "thresholds": {"high": HIGH, "low": LOW, "on_blocks": LITTLE},
         "arrays": {name: encoded(values.cpu().numpy()) for name, values in arrays.items()},
-        "passes": int(not captured),
+        "passes": live.passes - before,
         "seconds": time.perf_counter() - started,
     }
 
@@ -94,11 +93,14 @@ def continued(live: LiveModel, given: dict[str, Any]) -> dict[str, Any]:
     asked, number = live.read(given), given.get("number", 16)
     if type(number) is not int or not 1 <= number <= MOST_NEW_TOKENS:
         raise BadInput(f"a continuation has 1 to {MOST_NEW_TOKENS} tokens, got {number!r:.40}")
+    room = live.context - len(asked.ids)
+    if room < 1:
+        raise BadInput(f"the prompt fills the context of {live.context:,} tokens: nothing can follow it")
     ids = torch.tensor([asked.ids], device=live.device)
     eos = live.model.generation_config.eos_token_id if live.model.generation_config else None
     with with_ablation(live, asked, given), torch.no_grad():
         written = cast(Any, live.model).generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=number, do_sample=False,
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=min(number, room), do_sample=False,
             pad_token_id=eos[0] if isinstance(eos, list) else eos,
         )  # fmt: skip
     new = written[0, len(asked.ids) :].tolist()
@@ -165,6 +167,7 @@ def save(live: LiveModel, given: dict[str, Any]) -> dict[str, Any]:
 
 ANSWERS: dict[str, Callable[[LiveModel, dict[str, Any]], dict[str, Any]]] = {
     "measure": measure,
+    "run": measure,  # of the swapped text, which leaves the other work of the page alone
     "details": details,
     "swap": swap,
     "ablate": ablate,

@@ -19,7 +19,7 @@ from ..errors import BadInput, NotMeasurable
 from ..files import parse_json
 from .answers import ANSWERS
 from .live import LiveModel
-from .worker import Busy, Stopped, Worker
+from .worker import Busy, Stopped, TooSlow, Worker
 
 LARGEST_BODY = 2**20
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -101,6 +101,8 @@ def refusal(error: Exception) -> Response:
         status, reason = 400, str(error)
     elif isinstance(error, Busy):
         status, reason = 503, str(error)
+    elif isinstance(error, TooSlow):
+        status, reason = 504, str(error)
     elif isinstance(error, (Stopped, ClientDisconnect)):
         status, reason = 409, str(error)
     else:
@@ -131,14 +133,14 @@ def check_sender(request: Request, host: str) -> None:
 def is_own_name(name: str, host: str) -> bool:
     """Whether a Host header may name this server: a loopback name, or, if it listens to others, any IP address."""
     bare = name.strip("[]")
-    if name in LOOPBACK:
+    if name in LOOPBACK or bare == host:
         return True
     if is_loopback(host):
         return False
     try:
         ipaddress.ip_address(bare)
     except ValueError:
-        return bare in (host, socket.gethostname())
+        return bare.lower() == socket.gethostname().lower()
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -77,24 +78,31 @@ class LiveModel:
         self.opened, self.check = opened, check
         self.name = opened.short_name
         self.device = entry_device(self.model)
-        self.most_tokens = min(MOST_TOKENS, stated_context(self.model) or MOST_TOKENS)
+        self.context = stated_context(self.model) or sys.maxsize
+        self.most_tokens = min(MOST_TOKENS, self.context)
         self.vocabulary = len(cast(nn.Embedding, self.model.get_input_embeddings()).weight)
         self.weights = model_hash(self.model)
         self.kept: OrderedDict[tuple[int, ...], Kept] = OrderedDict()
         self.passes = 0  # forward passes so far
         self._signature: dict[str, Tensor] | None = None
-        self.model.register_forward_pre_hook(self._count)
+        self._bias_per_token: int | None = None  # bytes of the biases of one query, per key
+        self._hooks = [self.model.register_forward_pre_hook(self._count)]
         for layers in layer_lists(self.model):
-            for layer in layers:
-                layer.register_forward_pre_hook(lambda *_: self.check())
+            self._hooks += [layer.register_forward_pre_hook(lambda *_: self.check()) for layer in layers]
+
+    def close(self) -> None:
+        """Leave the model as it was given."""
+        while self._hooks:
+            self._hooks.pop().remove()
+        self.kept.clear()
 
     def read(self, given: dict[str, Any]) -> Asked:
         """The prompt of a request: `text` or `ids`, and optionally `query`, `blocks` and `answer`."""
         text, ids = given.get("text"), given.get("ids")
         if isinstance(ids, list) and ids and all(type(one) is int for one in ids):
-            vocabulary = self.vocabulary
-            if not all(0 <= one < vocabulary for one in ids):
-                raise BadInput(f"token ids must lie in 0 to {vocabulary - 1}")
+            self._check_length(ids)
+            if not all(0 <= one < self.vocabulary for one in ids):
+                raise BadInput(f"token ids must lie in 0 to {self.vocabulary - 1}")
             tokens = self.reader.texts(ids, "", [])
             text, spans = "".join(tokens), _spans(tokens)
         elif isinstance(text, str):
@@ -103,13 +111,10 @@ class LiveModel:
             if not text.strip():
                 raise BadInput("the prompt is empty: type some text, or choose an example")
             ids, spans = self.reader.read(text)
+            self._check_length(ids)
             tokens = self.reader.texts(ids, text, spans)
         else:
             raise BadInput("a prompt has a text, or a list of token ids")
-        if len(ids) > self.most_tokens:
-            raise BadInput(f"the prompt has {len(ids):,} tokens; at most {self.most_tokens:,} are measured here")
-        if len(ids) < 2:
-            raise BadInput("the prompt has one token: a query needs tokens before it")
         query = given.get("query")
         query = len(ids) - 1 if query is None else query
         if type(query) is not int or not 1 <= query < len(ids):
@@ -120,9 +125,15 @@ class LiveModel:
         else:
             found, cut = block_spans(_pairs(blocks), query), "drawn"
             block_index(found, query)  # refuses blocks of different lengths
-        if answer is not None and type(answer) is not int:
-            raise BadInput(f"answer is a token id, got {answer!r:.40}")
+        if answer is not None and (type(answer) is not int or not 0 <= answer < self.vocabulary):
+            raise BadInput(f"answer is a token id from 0 to {self.vocabulary - 1}, got {answer!r:.40}")
         return Asked(tuple(ids), tokens, text, query, tuple(found), cut, answer)
+
+    def _check_length(self, ids: Sequence[int]) -> None:
+        if len(ids) > self.most_tokens:
+            raise BadInput(f"the prompt has {len(ids):,} tokens; at most {self.most_tokens:,} are measured here")
+        if len(ids) < 2:
+            raise BadInput("the prompt has one token: a query needs tokens before it")
 
     def trace(self, asked: Asked) -> Trace:
         """The captured forward pass of a prompt with all its queries, seen from the query asked for."""
@@ -131,10 +142,10 @@ class LiveModel:
     def _kept(self, asked: Asked) -> Kept:
         if asked.ids not in self.kept:
             ids = torch.tensor([asked.ids], device=self.device)
-            trace = capture(self.model, ids, range(1, len(asked.ids)), level="prompt")
+            queries = range(1, len(asked.ids)) if self._fits(len(asked.ids)) else [asked.query]
+            trace = capture(self.model, ids, queries, level="prompt")
             kept = Kept(trace)
-            size = sum(part.nbytes for layer in trace.attention for part in (layer.queries, layer.keys))
-            if size > LARGEST_KEPT:
+            if len(queries) == 1 or _bytes(trace) > LARGEST_KEPT:
                 return kept
             self.kept[asked.ids] = kept
             while len(self.kept) > MOST_KEPT:
@@ -142,9 +153,16 @@ class LiveModel:
         self.kept.move_to_end(asked.ids)
         return self.kept[asked.ids]
 
-    def scored(self, asked: Asked) -> tuple[dict[str, Tensor] | None, str]:
+    def _fits(self, tokens: int) -> bool:
+        """Whether all queries of a prompt can be captured: a bias per head, as ALiBi's, has a row of keys for each."""
+        if self._bias_per_token is None:
+            trace = capture(self.model, torch.zeros(1, 4, dtype=torch.long, device=self.device), [3], level="prompt")
+            biases = [layer.bias for layer in trace.attention if layer.bias is not None and layer.bias.shape[1] > 1]
+            self._bias_per_token = sum(bias.nbytes // bias.shape[-1] for bias in biases)
+        return self._bias_per_token * tokens**2 <= LARGEST_KEPT
+
+    def scored(self, asked: Asked, trace: Trace) -> tuple[dict[str, Tensor] | None, str]:
         """The two scores of every head and what they rest on; None, and the reason, where there are no scores."""
-        trace = self.trace(asked)
         if trace.absolute:
             return None, "this model adds positions to its embeddings: wherewhat profile --level prompt measures it"
         if len(asked.blocks) < 2:
@@ -173,6 +191,11 @@ class LiveModel:
             heads = head_table(results, self.signature(), SEED)
             kept.profiles = {key: make_profile(self.model, [prompt], results, heads, settings, about)}
         return kept.profiles[key]
+
+    def prepare(self) -> None:
+        """Compute what no prompt changes, and with it the self-check."""
+        self.signature()
+        self._fits(1)
 
     def signature(self) -> dict[str, Tensor]:
         """Attention on repeated tokens, which is the same for every prompt."""
@@ -224,6 +247,11 @@ class LiveModel:
 
     def _count(self, *_: object) -> None:
         self.passes += 1
+
+
+def _bytes(trace: Trace) -> int:
+    parts = [part for layer in trace.attention for part in (layer.queries, layer.keys, layer.bias)]
+    return sum(part.nbytes for part in parts if part is not None)
 
 
 def up_to(trace: Trace, query: int) -> Trace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from ..errors import BadInput
@@ -76,7 +77,7 @@ class SymbolReader:
     def chats(self) -> bool:
         return False
 
-    @property
+    @cached_property
     def symbols(self) -> Sequence[str]:
         return TASKS[self.task]().symbols
 

@@ -52,6 +52,7 @@ class LivePage:
             pass
         finally:
             self.worker.close()
+            self.live.close()
 
     def close(self) -> None:
         self._server.should_exit = True
@@ -132,19 +133,19 @@ def make_page(
 
     if isinstance(profile, (str, Path)):
         profile = Profile.load(local_copy(profile))
-    listener = listen(host, port)
+    listener, worker = listen(host, port), Worker()
     try:
         if isinstance(model, (str, Path)):
             progress(f"loading {model}", 0, 1)
-        worker = Worker()
         live = LiveModel(open_model(model, tokenizer, **loading), worker.check)
         if profile is not None:
             check_profile(profile, live.model)
     except BaseException:
         listener.close()
+        worker.close()
         raise
     progress("checking the model", 0, 1)
-    worker.submit(lambda _: live.signature(), "", "start")  # and with it the self-check
+    worker.submit(lambda _: live.prepare(), "", "start")
     token = secrets.token_urlsafe(24)
     html = page_html(page_data(live, profile, token), f"{live.name}: where or what?", live=True)
     app = make_app(live, worker, html, token, host, framed)

@@ -17,6 +17,10 @@ class Stopped(Exception):
     """The job was cancelled; the reason is for the reader."""
 
 
+class TooSlow(Stopped):
+    """The job was stopped because its time was over."""
+
+
 class Busy(Exception):
     """The queue is full."""
 
@@ -34,10 +38,10 @@ class Job:
     deadline: float | None = None
 
     def check(self) -> None:
-        if self.reason is None and self.deadline is not None and time.monotonic() > self.deadline:
-            self.reason = f"this took longer than {self.seconds:g} seconds; try a shorter prompt"
         if self.reason is not None:
             raise Stopped(self.reason)
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise TooSlow(f"this took longer than {self.seconds:g} seconds; try a shorter prompt")
 
     def cancel(self, reason: str) -> None:
         self.reason = self.reason or reason
@@ -98,6 +102,8 @@ class Worker:
                 if not self.jobs:
                     return
                 job = self.running = self.jobs.pop(0)
+            if not job.future.set_running_or_notify_cancel():
+                continue
             job.deadline = time.monotonic() + job.seconds
             try:
                 job.check()

@@ -1,7 +1,9 @@
-"""`ww.gate`: run a model without some of its frequencies or heads, through the hook that capture uses."""
+"""`ww.gate`: run a model without some of its frequencies or heads, or with heads that see part of the tokens only,
+through the hook that capture uses."""
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
@@ -20,8 +22,10 @@ from ..errors import BadInput, NotMeasurable
 from ..lab.transformer import Attend, Drop, Transformer
 from .hook import as_gated, gating, last_logits_only, quiet_evaluation
 from .interventions import Change, Intervention, Site
+from .legacy_families import ways_into
 from .self_check import TOKENS, angles_depend_on_length, confirmed
 from .unwrap import as_written, describe, uncompiled, unwrap
+from .windows import RECENT, SINK, Run, Window, check_window, with_mask
 
 # Layer, head, and frequency ID or band; None, or a missing part at the end, stands for all.
 HeadSpec = Sequence[int | str | None]
@@ -47,6 +51,9 @@ def gate(
     freeze: Iterable[HeadSpec] = (),
     ablate: Iterable[HeadSpec] = (),
     mean_of: Int[Tensor, "B T"] | Sequence[Float[Tensor, "H E"]] | None = None,
+    stream: Iterable[HeadSpec] = (),
+    sink: int = SINK,
+    recent: int = RECENT,
 ) -> Iterator[None]:
     """Context in which a model runs without some of its frequencies or heads; afterwards it is restored.
 
@@ -54,7 +61,8 @@ def gate(
     of the heads that it names, and does not change any other head. `freeze` stops the rotation of a frequency, so that
     it no longer carries position. `ablate` sets the output of whole heads to zero or, with `mean_of`, to its mean over
     these prompts and their positions (or to the result of `mean_outputs` for them). A `plan` of `ww.rotations` freezes
-    every rotation that it does not keep.
+    every rotation that it does not keep. `stream` lets heads see the first `sink` and the last `recent` tokens only, as
+    with a bounded key-value cache.
 
     A choice is (layer, head, frequency); None, or a part missing at the end, stands for all of an axis. Layers are
     numbered as in `trace.layers`, heads are query heads, and a frequency is an ID (1 is the fastest, 0 stands for the
@@ -71,6 +79,9 @@ def gate(
     keeper = _keepers.get(model) or Gatekeeper(model)
     freeze = [*freeze, *(() if plan is None else plan.frozen_in(model))]
     changes = keeper.changes(*(list(some) for some in (keep, drop, freeze, ablate)))
+    if stream := list(stream):
+        windows = keeper.windows(stream, sink, recent)
+        changes = [replace(change, window=window) for change, window in zip(changes, windows, strict=True)]
     if mean_of is not None:
         means = keeper.means(mean_of) if isinstance(mean_of, Tensor) else mean_of
         changes = [replace(change, outputs=mean) for change, mean in zip(changes, means, strict=True)]
@@ -94,6 +105,7 @@ class Gatekeeper:
         self.model = model
         self.layer: int | None = None
         self.positions: Tensor | None = None
+        self.run = Run()
         self.gates: dict[int, list[Change]] = {}
         self.interventions: list[Intervention] = []
         self.listener: Callable[[int, Tensor], None] | None = None
@@ -137,6 +149,19 @@ class Gatekeeper:
             for stay, some, gone, still, head in zip(kept, named, dropped, frozen, ablated, strict=True)
         ]
 
+    def windows(self, stream: list[HeadSpec], sink: int, recent: int) -> list[Window | None]:
+        """The heads that stream at every site; None where none does."""
+        check_window(sink, recent)
+        if any(len(choice) > 2 and choice[2] is not None for choice in stream):
+            raise BadInput("heads stream as a whole: give (layer, head)")
+        if isinstance(self.model, Transformer) or ways_into(self.model):
+            raise NotMeasurable(
+                f"heads of {type(self.model).__name__} cannot stream: its attention does not use the attention "
+                "interface of transformers, which takes a mask for each head"
+            )
+        tables = [table.any(-1) for table in self._chosen(stream)]
+        return [Window(heads, sink, recent) if heads.any() else None for heads in tables]
+
     def means(self, prompts: Tensor) -> list[Tensor]:
         """The mean output of the heads at every site over these prompts."""
         means: dict[int, Tensor] = {}
@@ -177,6 +202,12 @@ class Gatekeeper:
     def enter(self, module: nn.Module, query: Tensor, key: Tensor, /, **_: Any) -> tuple[Tensor, Tensor]:
         return self.interventions[self._site(module)].enter(query, key, self.positions)
 
+    def mask(
+        self, name: str, module: nn.Module, query: Tensor, key: Tensor, args: tuple[Any, ...], given: dict[str, Any], /
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        windows = self.interventions[self._site(module)].windows
+        return with_mask(name, windows, query, key, self.run, args, given) if windows else (args, given)
+
     def leave(self, module: nn.Module, output: Tensor, /) -> Tensor:
         return self._leave(self._site(module), output)
 
@@ -212,9 +243,14 @@ class Gatekeeper:
         at_each_site = zip(*self.gates.values(), strict=True)
         self.interventions = [Intervention(site, some) for site, some in zip(self.sites, at_each_site, strict=True)]
 
-    def _note_positions(self, _: nn.Module, __: tuple[Any, ...], inputs: dict[str, Any]) -> None:
+    def _note_positions(self, _: nn.Module, args: tuple[Any, ...], inputs: dict[str, Any]) -> None:
         """Record the positions of the tokens, if they are given: frozen planes are rotated back by them."""
         self.positions = inputs.get("position_ids")
+        if any(one.windows for one in self.interventions):
+            inputs = dict(zip(inspect.signature(self.model.forward).parameters, args, strict=False)) | inputs
+            if isinstance(inputs.get("past_key_values"), StaticCache):
+                raise NotMeasurable("heads cannot stream with a static cache: its keys do not end with the query")
+            self.run = Run.of(inputs)
         if not self.frozen_by:
             return
         if self.positions is not None and self.positions.dim() != 2:

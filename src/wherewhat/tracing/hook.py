@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,7 @@ from transformers.utils import logging as transformers_logging
 from ..errors import NotMeasurable
 from . import legacy_families as legacy
 from .offload import kept_on
+from .strips import strip_attention
 
 # The name must not contain "sdpa" or "flex": transformers would run capability checks of its own on it.
 NAME = "wherewhat"
@@ -58,6 +60,10 @@ class Gate(Visitor, Protocol):
     @property
     def frozen_by(self) -> tuple[int, ...]:
         """The changes to the rotation that are in force, as numbers."""
+        ...
+
+    def mask(self, name: str, module: nn.Module, query: Tensor, key: Tensor, args: Any, given: Any, /) -> Any:
+        """The further arguments of the attention function of this name, the mask among them, changed or not."""
         ...
 
 
@@ -213,6 +219,7 @@ def _visited_interface(name: str, default: Callable[..., Any]) -> Callable[..., 
         entered = gate.enter(module, query, key)
         if entered[0].shape != query.shape and kwargs.get("scaling") is None:
             kwargs["scaling"] = query.shape[-1] ** -0.5
+        args, kwargs = gate.mask(name, module, query, key, args, kwargs)
         output, weights = attention(module, *entered, value, *args, **kwargs)
         return gate.leave(module, output.transpose(1, 2)).transpose(1, 2), weights
 
@@ -223,16 +230,13 @@ def _visited_interface(name: str, default: Callable[..., Any]) -> Callable[..., 
 def counting_layers(model: nn.Module, visitor: Visitor) -> Iterator[None]:
     """Set the visitor's `layer` to the running layer: attention modules may not know it, or serve several layers."""
 
-    def entering(number: int) -> Callable[..., None]:
-        def enter(*_: object) -> None:
-            visitor.layer = number
-
-        return enter
+    def enter(number: int, *_: object) -> None:
+        visitor.layer = number
 
     with ExitStack() as stack:
         for layers in layer_lists(model):
             for number, layer in enumerate(layers):
-                stack.callback(layer.register_forward_pre_hook(entering(number)).remove)
+                stack.callback(layer.register_forward_pre_hook(partial(enter, number)).remove)
         yield
 
 
@@ -245,9 +249,14 @@ def layer_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
             yield from layer_lists(child)
 
 
-def last_logits_only(model: nn.Module) -> dict[str, int]:
-    """The argument that limits the logits to those after the last token, if the model takes it."""
-    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+def last_logits_only(model: PreTrainedModel) -> dict[str, int | Tensor]:
+    """The argument that limits the logits to those after the last token, if the model takes it.
+
+    Given a number instead of a position, a model whose last layers reuse keys leaves out the other queries there."""
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        return {}
+    shared = getattr(model.config.get_text_config(), "num_kv_shared_layers", 0)
+    return {"logits_to_keep": torch.tensor([-1]) if shared else 1}
 
 
 @contextmanager
@@ -332,45 +341,6 @@ def attend(
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return strip_attention(query, key, value, attention_mask, scale, softcap, s_aux, position_bias), None
-
-
-def strip_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scaling: float,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    position_bias: Tensor | None = None,
-    strip: int = 128,
-) -> Tensor:
-    """Attention for what sdpa lacks, one strip of queries at a time, never a full T x T matrix. Returns B T H D."""
-    batch, heads, tokens, _ = query.shape
-    groups = heads // key.shape[1]
-    key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
-    outputs = []
-    for start in range(0, tokens, strip):
-        rows = slice(start, min(start + strip, tokens))
-        logits = (query[:, :, rows] @ key.mT).float() * scaling
-        if softcap is not None:
-            logits = torch.tanh(logits / softcap) * softcap
-        if position_bias is not None:
-            logits = logits + position_bias[:, :, rows]
-        if mask is None:
-            places = torch.arange(tokens, device=query.device)
-            logits = logits.masked_fill(places > places[rows, None], -torch.inf)
-        elif mask.dtype == torch.bool:
-            logits = logits.masked_fill(~mask[:, :, rows], -torch.inf)
-        else:
-            logits = logits + mask[:, :, rows]
-        if sinks is not None:
-            extra = sinks.float().reshape(1, -1, 1, 1).expand(batch, heads, logits.shape[2], 1)
-            attention = torch.cat([logits, extra], dim=-1).softmax(-1)[..., :-1]
-        else:
-            attention = logits.softmax(-1)
-        outputs.append(attention.to(value.dtype) @ value)
-    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous()
 
 
 def _additive(mask: Tensor | None, chosen: list[int], seen: int) -> Tensor | None:

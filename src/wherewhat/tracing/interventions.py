@@ -1,7 +1,7 @@
 """How a gate changes one call of attention: it drops or freezes frequencies before, and replaces head outputs after.
 
-A frequency is dropped by a multiplication of the queries. It is frozen by undoing the rotation of queries and keys. The
-attention function in between is the model's own.
+A frequency is dropped by a multiplication of the queries. It is frozen by undoing the rotation of queries and keys.
+Heads stream through the mask (`windows`). The attention function in between is the model's own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..core.rotation import Rotation
 from ..errors import NotMeasurable
+from .windows import Window
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,14 @@ class Site:
 
 @dataclass(frozen=True)
 class Change:
-    """What is selected at a site. `outputs` replace the outputs of ablated heads; zeros unless given."""
+    """What is selected at a site. `outputs` replace the outputs of ablated heads; zeros unless given. The heads of
+    `window` stream."""
 
     dropped: Bool[Tensor, "H F"]
     frozen: Bool[Tensor, "H F"]
     ablated: Bool[Tensor, " H"]
     outputs: Float[Tensor, "H E"] | None = None
+    window: Window | None = None
 
 
 class Intervention:
@@ -70,6 +73,7 @@ class Intervention:
             for name in ("dropped", "frozen", "ablated")
         )
         self.rotation, self.stretch = site.rotation, site.stretch
+        self.windows = [change.window for change in changes if change.window is not None]
         self.passing = ~site.by_dimension(dropped)[:, None] if dropped.any() else None  # H 1 D
         self.frozen = site.by_dimension(frozen & ~dropped)[:, None] if (frozen & ~dropped).any() else None
         self.ablated = ablated[:, None, None] if ablated.any() else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,8 +26,9 @@ from ...tracing.load import AnyModel, Loading, is_lab_model, open_model
 from ..profile.profile import profile as measure_profile
 from ..profile.result import Profile
 from ..stats import interval, resamples
-from .measures import MEASURES, Behaviour, Questions, behaviour_of, check_sizes
+from .measures import MEASURES, PERIOD, Behaviour, Questions, behaviour_of, check_sizes
 from .selections import HeadSpec, check_profile, hash_of, head_set_of, named, select, select_heads
+from .streaming import SHARES, Streaming, read_stream
 from .trials import DRAWS, FRACTIONS, Trial, Trials
 
 VERSION = 3
@@ -88,6 +90,9 @@ def ablate(
     drop: Words | None = None,
     keep: Words | None = None,
     freeze: Words | None = None,
+    stream: Words | None = None,
+    sink: int | None = None,
+    recent: int | None = None,
     seed: int = 0,
     tokenizer: Any = None,
     progress: Progress = ignore_progress,
@@ -106,6 +111,13 @@ def ablate(
     time (0.05, 0.1, 0.2 and 0.4), and four bands of frequencies are dropped, frozen, and each kept alone. That, and
     words that speak of scores, need the `profile` of the model or the folder of one; models of the lab ("number",
     "letter" or the folder of a training run) are profiled where needed. `each_head` adds every head by itself.
+
+    `stream` lets heads see the first `sink` (4) and the last `recent` (64) tokens only, as with a bounded key-value
+    cache. It names heads, the folder of a pattern (`ww.export`), or a criterion that decides which key heads keep full
+    attention: "need" (the score of `ww.export(to="duo")`, from the profile), "distant" (attention beyond the window) or
+    "echo" (echo and induction heads, as in RazorAttention); "all" names the three. A `fraction` of the key heads
+    streams (0.25, 0.5 and 0.75), compared with as many in each layer drawn at random. Random tokens then repeat after
+    `recent` + 32 tokens, and stretches of text have 4 x `recent` tokens, if the model takes as many.
 
     An ablated head outputs its "mean" over other text (models of the lab: over the same sequences), or "zero"
     (`ablation`). Each trial has as many random controls as there are `draws`.
@@ -129,11 +141,16 @@ def ablate(
     if lab and (text is not None or stretch is not None):
         raise BadInput("text does not apply: a model of the lab is measured on sequences of its task")
     given = Profile.load(profile) if isinstance(profile, (str, Path)) else profile
+    if lab and stream:
+        raise BadInput("stream does not apply: heads of a model of the lab cannot stream")
+    streams = read_stream([stream] if isinstance(stream, str) else stream, given, sink, recent) if stream else None
+    if streams is None and (sink is not None or recent is not None):
+        raise BadInput("sink and recent are the window of heads that stream: name these with --stream")
     chosen = {
         how: [words] if isinstance(words, str) else list(words or ())
         for how, words in (("ablate", heads), ("drop", drop), ("keep", keep), ("freeze", freeze))
     }
-    battery = not any(chosen.values())
+    battery = not any(chosen.values()) and streams is None
     if given is None and not lab:  # before the model is loaded
         if battery:
             name = model if isinstance(model, (str, Path)) else "MODEL"
@@ -149,7 +166,10 @@ def ablate(
         progress(f"loading {model}", 0, 1)
     opened = open_model(model, tokenizer, **loading)
     samples = samples or (200 if lab else 32)
-    behaviour = behaviour_of(opened, pairs, samples, written, seed, stretch)
+    behaviour = behaviour_of(
+        opened, pairs, samples, written, seed, stretch or (streams and streams.stretch(opened.model)),
+        PERIOD if streams is None else streams.period,
+    )  # fmt: skip
     if lab and given is None:
         given = measure_profile(opened.model, multihop(opened.task or "", 32, seed), seed=seed)
     weights = hash_of(opened.model) if given is None else check_profile(given, opened.model)
@@ -157,15 +177,20 @@ def ablate(
         if (named_set := head_set_of(words)) is not None:
             named_set.check(weights)
     makes = _trials(opened.model, behaviour, given)
+    flow = None if streams is None else Streaming(opened.model, streams, given, behaviour.reference, weights)
     trials = [
         makes.head_set(words, picked) if how == "ablate" else makes.trial(words, how, picked)
         for how, words, picked in _select(chosen, given)
     ]
-    trials = trials or makes.battery(fraction or FRACTIONS)
+    trials = makes.battery(fraction or FRACTIONS) if battery else trials
+    trials += [] if flow is None else flow.trials(fraction or SHARES, opened.tokenizer, draws, seed)
     if each_head:
         trials += makes.each_head()
     settings: dict[str, Any] = {"samples": samples, "each_head": each_head}
     settings["fraction"] = list(fraction or FRACTIONS) if battery else None
+    if streams is not None:
+        settings |= {"fraction": list(fraction or SHARES), "stream": list(streams.names)}
+        settings |= {"sink": streams.sink, "recent": streams.recent}
     settings |= {} if lab else {"pairs": pairs, "text": None if text is None else str(text), "stretch": stretch}
     about = {
         "model": opened.short_name,
@@ -177,8 +202,10 @@ def ablate(
     }
     found = run_ablation(
         opened.model, behaviour, [*trials, *makes.controls(trials, draws, seed)], weights=weights, ablation=ablation,
-        seed=seed, folder=folder, about=about, progress=progress, say=say,
+        seed=seed, folder=folder, about=about, window=None if streams is None else (streams.sink, streams.recent),
+        progress=progress, say=say,
     )  # fmt: skip
+    found.about["warnings"] += [] if flow is None else flow.warnings(behaviour.longest)
     if folder is not None:
         found.save(folder)
     return found
@@ -212,28 +239,34 @@ def run_ablation(
     seed: int = 0,
     folder: str | Path | None = None,
     about: dict[str, Any] | None = None,
+    window: tuple[int, int] | None = None,
     progress: Progress = ignore_progress,
     say: Say = ignore_sentence,
 ) -> Ablation:
     """Measure the intact model and every trial as cells, in `folder`/cells if there is one. Nothing else is saved.
+
+    `window` states the first and last tokens that a streaming head sees.
 
     >>> makes = Trials(profile.heads, planes=64)                                       # doctest: +SKIP
     >>> trials = makes.battery()                                                       # doctest: +SKIP
     >>> run_ablation(model, of_task("number"), [*trials, *makes.controls(trials)])     # doctest: +SKIP
     """
     check_ablation(ablation)
+    sight = dict(zip(("sink", "recent"), window or (), strict=False))
+
+    def gated(how: str, choices: Sequence[HeadSpec], **more: Any) -> AbstractContextManager[None]:
+        return gate(model, **({} if how == "nothing" else {how: choices}), **(sight if how == "stream" else {}), **more)
+
     for trial in trials:  # choices that the model does not have are refused before anything is measured
-        selected: dict[str, Any] = {trial.how: trial.choices}
-        with gate(model, **selected):
+        with gated(trial.how, trial.choices):
             pass
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     cell = partial(AblationCell, weights, dtype, behaviour.name)
     questions = behaviour.questions
     asked = questions is not None and any(one.asked for one in trials)
     cells = [cell("nothing", (), None, asked)]
-    cells += [
-        cell(one.how, one.choices, ablation if one.how == "ablate" else None, asked and one.asked) for one in trials
-    ]
+    ways = {"ablate": ablation, "stream": str(sight)}
+    cells += [cell(one.how, one.choices, ways.get(one.how), asked and one.asked) for one in trials]
     keep = None if folder is None else Path(folder) / "cells"
     if before := kept(keep, cells):
         say(f"Resuming: {before} of {len(cells)} ablations were measured before")
@@ -241,10 +274,9 @@ def run_ablation(
     means: list[Any] = []  # computed once, when the first cell needs them
 
     def compute(cell: AblationCell) -> dict[str, Tensor]:
-        off: dict[str, Any] = {} if cell.how == "nothing" else {cell.how: cell.choices}
         if cell.ablation == "mean" and not means:
             means.append(mean_outputs(model, behaviour.reference))
-        with gate(model, **off, mean_of=means[0] if cell.ablation == "mean" else None):
+        with gated(cell.how, cell.choices, mean_of=means[0] if cell.ablation == "mean" else None):
             says = {SAYS: questions.ask(model)} if cell.asked and questions is not None else {}
             return behaviour.measure(model) | says
 

@@ -43,6 +43,7 @@ MEASURES = {
 BATCH = 2048  # tokens per forward pass
 AVERAGED = 3  # stretches of text that mean ablation averages over
 STRETCH = 128  # tokens of a stretch
+PERIOD = 32  # tokens after which random tokens repeat
 QUESTIONS, ANSWER = 3, 4  # prompts whose answers are shown, and the tokens of an answer
 
 
@@ -54,6 +55,7 @@ class Behaviour:
     measure: Callable[[Any], dict[str, Float[Tensor, " units"]]]
     reference: Int[Tensor, "B T"]
     questions: Questions | None = None
+    longest: int = 0  # tokens of the longest binding prompt
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,18 @@ class Questions:
 
 
 def behaviour_of(
-    opened: OpenedModel, pairs: int, samples: int, text: str | None, seed: int, stretch: int | None = None
+    opened: OpenedModel,
+    pairs: int,
+    samples: int,
+    text: str | None,
+    seed: int,
+    stretch: int | None = None,
+    period: int = PERIOD,
 ) -> Behaviour:
     """What a model is measured on: its own task for a model of the lab, else that of `of_language_model`."""
     if not isinstance(opened.model, Transformer):
         tokenizer, sizes = opened.tokenizer, {"pairs": pairs, "samples": samples}
-        return of_language_model(opened.model, tokenizer, **sizes, text=text, stretch=stretch, seed=seed)
+        return of_language_model(opened.model, tokenizer, **sizes, text=text, stretch=stretch, period=period, seed=seed)
     if opened.task not in TASKS:
         raise BadInput(f"no task {opened.task!r} to measure the model on: {', '.join(TASKS)}")
     return of_task(opened.task, samples, seed)
@@ -93,18 +101,19 @@ def of_language_model(
     samples: int = 32,
     text: str | None = None,
     stretch: int | None = None,
+    period: int = PERIOD,
     seed: int = 0,
 ) -> Behaviour:
     """Binding, induction and copying on random tokens, and next-token loss on a text (by default an included story).
 
-    Mean ablation averages over the first stretches of the text, of `stretch` tokens (128); loss is measured on the
-    following ones.
+    Random tokens repeat after `period` tokens. Mean ablation averages over the first stretches of the text, of
+    `stretch` tokens (128); loss is measured on the following ones.
     """
     text = text or included_story()
     context = stated_context(model) or 2048
     stretch = stretch or min(STRETCH, context)
     asked = binding(tokenizer, pairs, samples, seed)
-    repeated = repeats(tokenizer, min(32, context // 2 - 2), samples, seed)
+    repeated = repeats(tokenizer, min(period, context // 2 - 2), samples, seed)
     stretches = plain_text(tokenizer, text, tokens=stretch, samples=AVERAGED + samples)
     if len(stretches) < 2:
         raise BadInput(
@@ -138,7 +147,8 @@ def of_language_model(
 
     shown = tuple(asked[:QUESTIONS])
     questions = Questions(shown, lambda model: continuations(model, shown), tokenizer.decode)
-    return Behaviour(hashlib.sha256(content.encode()).hexdigest(), measure, average, questions)
+    longest = max(len(prompt.ids) for prompt in asked)
+    return Behaviour(hashlib.sha256(content.encode()).hexdigest(), measure, average, questions, longest)
 
 
 def of_task(name: str, samples: int = 400, seed: int = 0) -> Behaviour:

@@ -51,7 +51,7 @@ def atlas(found: Atlas) -> Figure:
         axes.set_xticks(range(1, FIFTHS + 1))
     handles, labels = lower.axes[0].get_legend_handles_labels()
     lower.legend(handles, labels, loc="outside lower left", ncols=columns, fontsize=6.5, frameon=False)
-    name_figure(figure, found.about["title"], "Every dot is a head: dark in the first layers, yellow in the last.")
+    name_figure(figure, found.about["title"], "One dot per head: light in the first layers, dark in the last.")
     return figure
 
 

@@ -91,6 +91,8 @@ class HeadCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if self.trainer is None:
             raise BadInput("a HeadCallback logs through its Trainer: add it with callback.attach(trainer)")
+        if self.started:
+            raise BadInput("a HeadCallback keeps the series of one training: make another one for this training")
         self._measure(model, state)
         self.started = time.perf_counter()
 
@@ -98,14 +100,17 @@ class HeadCallback(TrainerCallback):
         self._measure_if_cheap(model, state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        if self.every is not None and state.global_step % self.every == 0:
+        if state.global_step >= state.max_steps:
+            self._measure(model, state)
+        elif self.every is not None and state.global_step % self.every == 0:
             self._measure_if_cheap(model, state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        self._measure(model, state)
+        if not args.load_best_model_at_end:  # otherwise this is the model of an earlier step
+            self._measure(model, state)
 
     def _measure_if_cheap(self, model: Any, state: Any) -> None:
-        if self.trainer is None or not self.started or state.global_step in self.measured:
+        if not self.seconds or not self.started or state.global_step in self.measured:  # no seconds: another process
             return
         during = sum(self.seconds[1:])  # the first lies before training, and tells what the next will cost
         if during + self.seconds[-1] > self.share * (time.perf_counter() - self.started - during):
@@ -131,6 +136,8 @@ class HeadCallback(TrainerCallback):
 def summary(found: dict[str, Tensor]) -> dict[str, float]:
     """The numbers that are logged: shares of kinds, medians of the scores, right answers."""
     positional, symbolic = (found[name][0].flatten() for name in ("positional", "symbolic"))
+    measured = ~positional.isnan()  # a layer with fewer heads than others has no score for the rest
+    positional, symbolic = positional[measured], symbolic[measured]
     kinds = Counter(kind(*pair) for pair in zip(positional.tolist(), symbolic.tolist(), strict=True))
     logged = {f"heads/{name}": kinds[name] / len(positional) for name in ("where", "what", "unfocused", "mixed")}
     logged |= {"heads/positional": float(positional.nanmedian()), "heads/symbolic": float(symbolic.nanmedian())}

@@ -92,7 +92,7 @@ def variants(made: Encodings) -> Figure:
     figure.legend(*heads.get_legend_handles_labels(), loc="upper right", ncols=2, frameon=False, fontsize=6.5)
     name_figure(
         figure,
-        "Distance: heads and layers with RoPE, flaws of the published code",
+        "Distance: heads, layers and flaws",
         "bars: means over seeds; one dot per seed",
     )
     return figure

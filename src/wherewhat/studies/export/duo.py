@@ -11,39 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from ...errors import BadInput
 from ...files import write_atomically
+from ..ablation.patterns import CONFIG, PATTERN, need, pattern, streaming
 from ..head_set import HeadSet
 from ..profile.result import Profile
 
-PATTERN, CONFIG, STREAMING = "full_attention_heads.tsv", "config.json", "streaming_heads.json"
-
-
-def need(heads: pd.DataFrame) -> pd.Series:
-    """How much a head needs distant tokens, from 0 to 1: its symbolic score times its attention on the blocks, or its
-    attention on the token to copy on repeated random tokens, whichever is larger."""
-    symbolic = (heads["symbolic"] * heads["on_blocks"]).fillna(0)
-    return pd.concat([symbolic, heads["induction"].fillna(0)], axis=1).max(axis=1).clip(0, 1)
-
-
-def pattern(heads: pd.DataFrame, score: pd.Series) -> pd.DataFrame:
-    """One row per layer, one column per key head: the largest score of the query heads that share it."""
-    table = heads.assign(score=score).pivot_table(index="layer", columns="kv_head", values="score", aggfunc="max")
-    if table.isna().any(axis=None) or list(table.index) != list(range(len(table))):
-        raise BadInput("a pattern needs attention with equally many key heads in every layer: this model has not")
-    return table
-
-
-def streaming(heads: pd.DataFrame, score: pd.Series, share: float) -> tuple[tuple[int, int], ...]:
-    """The query heads of this share of key heads, those with the smallest scores; ties go to the first."""
-    table = pattern(heads, score).to_numpy()
-    order = table.argsort(axis=None, kind="stable")[: round(share * table.size)]
-    some = {divmod(int(at), table.shape[1]) for at in order}
-    return tuple(
-        (int(layer), int(head))
-        for layer, head, key in zip(heads["layer"], heads["head"], heads["kv_head"], strict=True)
-        if (layer, key) in some
-    )
+STREAMING = "streaming_heads.json"
 
 
 def write_pattern(profile: Profile, folder: Path, kept: HeadSet | None, share: float, sink: int, recent: int) -> None:

@@ -1,4 +1,4 @@
-"""`ww.export`: a profile as a table, a set of heads, or a pattern for a key-value cache."""
+"""`ww.export`: a profile as a table, a set of heads, a pattern for a key-value cache, or the data of HeadVis."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ..ablation.selections import choose
 from ..head_set import HeadSet
 from ..profile.result import Profile
 from .duo import write_pattern
+from .headvis import write_headvis
 
-FORMATS = ("csv", "latex", "json", "heads", "duo")
+FORMATS = ("csv", "latex", "json", "heads", "duo", "headvis")
 PRINTED = ("layer", "head", "kind", "positional", "symbolic", "on_blocks", "answer", "induction")
 
 
@@ -32,8 +33,8 @@ def export(
     """Write a profile in the format of another program, and return the path.
 
     `to` is "csv" (the table of heads), "latex" (its main columns, for booktabs), "json" (heads, frequencies and how
-    they were measured), "heads" (a set of heads, for `ablate --heads @FILE`) or "duo" (a folder with the pattern of
-    full-attention heads that DuoAttention and kvpress read).
+    they were measured), "heads" (a set of heads, for `ablate --heads @FILE`), "duo" (a folder with the pattern of
+    full-attention heads that DuoAttention and kvpress read) or "headvis" (the folder of data that HeadVis shows).
 
     `heads` limits tables to some heads, in the words of `ablate` or as a `HeadSet`; for "duo" these keep full
     attention. Otherwise "duo" scores the heads, and `share` of the key heads stream: they see the first `sink` and the
@@ -49,6 +50,9 @@ def export(
     chosen = None if heads is None else choose(heads, given)
     if to == "duo":
         write_pattern(given, path, chosen, share, sink, recent)
+        return path
+    if to == "headvis":
+        write_headvis(given, path, chosen)
         return path
     if to == "heads":
         if chosen is None:

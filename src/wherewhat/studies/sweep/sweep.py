@@ -216,7 +216,7 @@ def run_sweeps(
         return train_cell(cell, lambda step: show(cell.setting.name, before + step, total))
 
     results = run_cells(stored, cells, compute, "sweeps")
-    parts = [_tables(cell, result) for cell, result in zip(cells, results, strict=True)]
+    parts = [_tables(cell, result, seeds[0]) for cell, result in zip(cells, results, strict=True)]
     about = {
         "settings": [asdict(setting) for setting in settings],
         "frequencies": list(frequencies),
@@ -228,7 +228,8 @@ def run_sweeps(
         "version": VERSION,
         "versions": versions(),
     }
-    return Sweep(*(pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True)), about=about)
+    filled = ([table for table in tables if len(table)] for tables in zip(*parts, strict=True))
+    return Sweep(*(pd.concat(tables, ignore_index=True) for tables in filled), about=about)
 
 
 def train_cell(cell: SweepCell, progress: Callable[[int], None] = lambda step: None) -> dict[str, Tensor]:
@@ -276,8 +277,8 @@ def train_cell(cell: SweepCell, progress: Callable[[int], None] = lambda step: N
     )
 
 
-def _tables(cell: SweepCell, result: dict[str, Tensor]) -> tuple[pd.DataFrame, ...]:
-    """The rows of one cell in every table."""
+def _tables(cell: SweepCell, result: dict[str, Tensor], first_seed: int) -> tuple[pd.DataFrame, ...]:
+    """The rows of one cell in every table; trajectories are those of the first seed of all."""
     seeds, frequencies = np.asarray(cell.seeds), np.asarray(cell.frequencies)
 
     def long(tensor: Tensor, **axes: np.ndarray) -> dict[str, np.ndarray]:
@@ -301,6 +302,8 @@ def _tables(cell: SweepCell, result: dict[str, Tensor]) -> tuple[pd.DataFrame, .
         axes = long(x, step=steps, word=words, frequency=frequencies)
         moving.append(pd.DataFrame(axes | {"x": x.flatten().numpy(), "y": y.flatten().numpy(), "what": what}))
     trajectories = pd.concat(moving, ignore_index=True)
+    if cell.seeds[0] != first_seed:
+        trajectories = trajectories.iloc[:0]
     epochs = long(result["epochs"], step=result["epoch"].numpy(), seed=seeds, place=places, frequency=frequencies)
     epochs = pd.DataFrame(epochs | {"accuracy": result["epochs"].flatten().numpy()})
     tables = (members, training, positions, trajectories, epochs)

@@ -1,0 +1,72 @@
+"""Draw the figures of docs/figures that come from the tables in results/ and from the embedded models.
+
+Usage: python tools/figures.py [NAME ...], such as encodings-variants; all of them without a name. The same tables give
+the same bytes. The commands that make the tables, and those of all other figures, are in docs/gallery.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+import wherewhat as ww
+from wherewhat.display.style import save_drawn
+from wherewhat.results import load_prefixed
+from wherewhat.studies.encodings.figures import FIGURES as OF_ENCODINGS
+from wherewhat.studies.encodings.tables import Encodings
+from wherewhat.studies.lengths.figures import length_curves
+from wherewhat.studies.lengths.hop_lengths import Lengths
+from wherewhat.studies.multihop.figures import discrepancy_figure, geometry_figure
+from wherewhat.studies.multihop.geometry import geometry
+from wherewhat.studies.sweep.figures import FIGURES as OF_ANGLES
+from wherewhat.studies.sweep.sweep import Sweep
+from wherewhat.tasks import Number
+
+ROOT = Path(__file__).parents[1]
+TABLES, FIGURES = ROOT / "results", ROOT / "docs" / "figures"
+
+
+def encodings(name: str) -> Figure:
+    return OF_ENCODINGS[name](load_prefixed(Encodings, TABLES / "encodings"))
+
+
+def decoupling(name: str) -> Figure:
+    return OF_ANGLES[name](load_prefixed(Sweep, TABLES / "decoupling"))
+
+
+def lengths(task: str) -> Figure:
+    """The figure of `wherewhat lengths TASK`, without the attention at every length, which is not stored."""
+    found = {name: pd.read_parquet(TABLES / f"lengths-{name}.parquet") for name in ("accuracy", "loss")}
+    mine = {name: table[table["task"] == task] for name, table in found.items()}
+    return length_curves(Lengths(mine["accuracy"], pd.DataFrame(), mine["loss"], about={}), task)
+
+
+def planes_in_use() -> Figure:
+    """Number, seed 0, on the first 400 validation sequences."""
+    _, validation, _ = Number().splits()
+    return geometry_figure(geometry(ww.embedded("number"), validation[:400]), "number")
+
+
+DRAWN: dict[str, Callable[[], Figure]] = {
+    **{f"encodings-{one}": partial(encodings, one) for one in ("ablation", "variants", "optimisation")},
+    **{f"decoupling-{one}": partial(decoupling, one) for one in ("accuracy", "places", "trajectories", "behaviour")},
+    **{f"lengths-{task}": partial(lengths, task) for task in ("number", "letter")},
+    "discrepancy": lambda: discrepancy_figure(pd.read_parquet(TABLES / "dynamics-discrepancy.parquet")),
+    "geometry-number": planes_in_use,
+}
+
+
+def main(names: list[str]) -> None:
+    if unknown := set(names) - set(DRAWN):
+        raise SystemExit(f"no figure {', '.join(sorted(unknown))}; there are {', '.join(DRAWN)}")
+    for name in names or DRAWN:
+        save_drawn(FIGURES / f"{name}.png", DRAWN[name])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
