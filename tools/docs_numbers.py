@@ -20,7 +20,7 @@ import pandas as pd
 from scipy import stats
 
 from docs_findings import FINDINGS
-from docs_profiles import against_random, profile_rows, prose_rows, retrieval_rows
+from docs_profiles import against_random, profile_rows, prose_rows, quarter_rows, retrieval_rows
 from docs_tables import ROOT, bench, results, short, spread, table, thousands
 
 MARK = re.compile(r"(<!--= (.+?) -->)([\s\S]*?)(<!--/-->)")
@@ -304,7 +304,9 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "profiles": partial(of_profiles, profile_rows),
     "from binding to prose": partial(of_profiles, prose_rows),
     "retrieval of Qwen": partial(of_retrieval, "Qwen2.5-Coder-0.5B"),
+    "quarters of Qwen": lambda: table(*quarter_rows(results("ablation-models"), "Qwen2.5-Coder-0.5B")),
     "slow frequencies of Qwen": lambda: against_random(results("ablation-models"), "Qwen2.5-Coder-0.5B"),
+    "retrieval of gemma": partial(of_retrieval, "gemma-3-270m"),
     "retrieval of SmolLM2": partial(of_retrieval, "SmolLM2-135M-Instruct"),
     "offload": offload,
     "offload, before": lambda: thousands(bench("offload")[0]["before"]),

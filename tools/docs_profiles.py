@@ -77,7 +77,7 @@ def retrieval_rows(effects: pd.DataFrame, model: str) -> tuple[str, list[list[st
 
     def drawn(measure: str, what: str) -> str:
         found: pd.DataFrame = values[measure]
-        several = found[found["draw"].notna() & (found["control_of"] == what)]["after"]
+        several = found[[what in of.split(", ") for of in found["control_of"].fillna("")]]["after"]
         digits = MEASURES[measure]
         return f"{several.min():.{digits}f} to {several.max():.{digits}f}, mean {several.mean():.{digits}f}"
 
@@ -90,6 +90,19 @@ def retrieval_rows(effects: pd.DataFrame, model: str) -> tuple[str, list[list[st
     }
     rows = [[name, *(of(measure, what) for measure in MEASURES)] for name, (of, what) in names.items()]
     return header, [["none", *intact], *rows]
+
+
+def quarter_rows(effects: pd.DataFrame, model: str) -> tuple[str, list[list[str]]]:
+    """Header and rows: each quarter of the frequencies of the retrieving heads dropped."""
+    header = "quarter dropped | right answers | their probability | loss on the second copy | loss on text"
+    own = effects[(effects["model"] == model) & (effects["how"] == "drop") & effects["draw"].isna()]
+    rows = []
+    for name in ("fastest", "second", "third", "slowest"):
+        found = own[own["what"] == f"{name} quarter of {CHOSEN}"].set_index("measure")
+        shown = (f"{found['after'][measure]:.{digits}f}" for measure, digits in MEASURES.items())
+        bold = (found["counts"][measure] for measure in MEASURES)
+        rows.append([name, *(f"**{one}**" if counts else one for one, counts in zip(shown, bold, strict=True))])
+    return header, rows
 
 
 def against_random(effects: pd.DataFrame, model: str, what: str = SLOWEST, measure: str = "binding_accuracy") -> str:
