@@ -23,7 +23,7 @@ CHARTS = {"positional": "median positional score", "symbolic": "median symbolic 
 
 
 def atlas(found: Atlas) -> Figure:
-    """Small planes in the order of families, early layers darker; below, medians and r by depth."""
+    """Small planes in the order of families, early layers lighter; below, medians and r by depth."""
     models: Any = found.models.sort_values(["family", "model"]).to_dict("records")
     columns = min(COLUMNS, max(3, len(models)))
     rows = math.ceil(len(models) / columns)
@@ -51,7 +51,7 @@ def atlas(found: Atlas) -> Figure:
         axes.set_xticks(range(1, FIFTHS + 1))
     handles, labels = lower.axes[0].get_legend_handles_labels()
     lower.legend(handles, labels, loc="outside lower left", ncols=columns, fontsize=6.5, frameon=False)
-    name_figure(figure, found.about["title"], "Every dot is a head: dark in the first layers, yellow in the last.")
+    name_figure(figure, found.about["title"], "Every dot is a head: light in the first layers, dark in the last.")
     return figure
 
 
