@@ -31,3 +31,13 @@ def test_modules_can_be_imported_under_another_name():
     import wherewhat.tracing.self_check as c
 
     assert callable(c.certify)
+
+
+def test_the_harness_is_refused_with_the_version_that_it_needs(monkeypatch):
+    from wherewhat import harness
+
+    monkeypatch.setitem(sys.modules, "lm_eval.api.registry", None)
+    with pytest.raises(
+        ww.BadInput, match=r"lm_eval 0.4.13 or newer is needed .* pip install 'wherewhat\[integrations\]'"
+    ):
+        harness.register()
