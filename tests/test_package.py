@@ -62,3 +62,13 @@ def test_help_and_refusals_do_not_wait_for_torch(words, code, tmp_path):
     done = subprocess.run([sys.executable, "-c", HEAVY, *words], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == f"exit {code}, imported []", done.stderr
     assert code == 0 or done.stderr.startswith("wherewhat: ")
+
+
+def test_the_harness_is_refused_with_the_version_that_it_needs(monkeypatch):
+    from wherewhat import harness
+
+    monkeypatch.setitem(sys.modules, "lm_eval.api.registry", None)
+    with pytest.raises(
+        ww.BadInput, match=r"lm_eval 0.4.13 or newer is needed .* pip install 'wherewhat\[integrations\]'"
+    ):
+        harness.register()

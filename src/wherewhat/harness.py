@@ -24,7 +24,7 @@ from .tracing.load import load, load_tokenizer
 from .tracing.windows import RECENT, SINK
 
 NAME = "wherewhat"
-NEEDED = "0.4.9"
+NEEDED = "0.4.13"
 STRETCHES, TOKENS = 3, 128  # of the story over which mean ablation averages
 
 

@@ -130,8 +130,8 @@ def measure_model(
         measured, asked = cell.model, {"samples": cell.task.settings().get("samples")}
         stated = stated_of(to_gptj(open_model(cell.model).model), None, None)
     else:
-        measured = load(source, dtype=cell.dtype, device=cell.device, device_map=cell.device_map, **options)
         asked = cell.task.settings() | {"tokenizer": load_tokenizer(source, **options)}
+        measured = load(source, dtype=cell.dtype, device=cell.device, device_map=cell.device_map, **options)
         stated = stated_of(measured, source, cell.revision)
     about = {"model": str(source), "revision": cell.revision, "atlas": stated}
     with at_hand(places[cell]) as folder:

@@ -23,7 +23,7 @@ CHARTS = {"positional": "median positional score", "symbolic": "median symbolic 
 
 
 def atlas(found: Atlas) -> Figure:
-    """Small planes in the order of families, early layers darker; below, medians and r by depth."""
+    """Small planes in the order of families, early layers lighter; below, medians and r by depth."""
     models: Any = found.models.sort_values(["family", "model"]).to_dict("records")
     columns = min(COLUMNS, max(3, len(models)))
     rows = math.ceil(len(models) / columns)
