@@ -69,7 +69,7 @@ class Interpolation(NamedTuple):
         """Add all pairs of the chosen heads to `sums`, compiled; False if that is not possible."""
         if (kernels := compiled(own)) is None:
             return False
-        nodes = torch.arange(kernels.PADDED, dtype=torch.float64) * (2 * torch.pi / NODES)
+        nodes = torch.arange(kernels.PADDED, dtype=torch.float64, device=own.device) * (2 * torch.pi / NODES)
         circle, turn = torch.stack([nodes.cos(), nodes.sin()]), flat.place[:, : blocks.shape[1]]
         run_in_threads(
             kernels.sum_weak_pairs,
