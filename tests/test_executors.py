@@ -120,6 +120,7 @@ def test_a_cell_that_kills_every_process_fails_alone(tmp_path: Path) -> None:
 
 
 HEAVY = """
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,7 @@ class Number:
     number: int
 
 model = torch.ones(8_000_000)  # more than a pipe holds
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also if the tests run in the background
 
 if __name__ == "__main__":
     def compute(cell, model=model):
@@ -216,11 +218,15 @@ def test_control_c_is_deferred_even_if_another_thread_receives_the_signal() -> N
             reached.append(True)
 
     threading.Thread(target=ended.wait, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    ended.set()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+        ended.set()
     assert reached
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow

@@ -210,7 +210,7 @@ def test_heads_are_ablated_beside_random_ones_that_are_drawn_again(tab):
     tab.get_by_role("button", name="ablate", exact=True).click()
     tab.locator("[data-panel=ablate] .verdict", has_text="without 10 heads").wait_for()
     tab.get_by_label("Band of frequencies").select_option("slowest quarter")
-    tab.locator("[data-panel=ablate] .verdict", has_text="frequencies").wait_for()
+    tab.locator("[data-panel=ablate] .verdict", has_text="without 1 frequency").wait_for()
     tab.wait_for_timeout(300)
     assert '"how":"drop"' in tab.evaluate("decodeURIComponent(location.hash)")
 

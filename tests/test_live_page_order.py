@@ -85,6 +85,7 @@ def test_a_prompt_without_scores_is_shaded_by_its_own_attention_and_keeps_no_oth
     tab.get_by_role("button", name="statements", exact=True).click()
     tab.get_by_label("The prompt", exact=True).fill("One day a dog ran. It was so big")
     tab.get_by_text("No scores").wait_for()
+    tab.wait_for_timeout(400)  # until the address is written
     before = tab.locator("[data-panel=ask] .strip").inner_html()
     assert "unscored" in tab.locator("#explorer").get_attribute("class")
     assert tab.get_by_role("button", name="add to prompts").is_disabled()

@@ -59,8 +59,9 @@ def test_a_notebook_shows_the_live_page_until_it_is_closed(tmp_path, monkeypatch
 ASK = """
 import json, urllib.request
 base, token = page.address.split("?token=")
-body = json.dumps({"text": "as u m bf bv m dn m 5 7 10 1 10 5 1 10 16"}).encode()
-answer = urllib.request.urlopen(urllib.request.Request(base + "api/measure", body, {"x-wherewhat-token": token}))
+for text in ("as u m bf bv m dn m 5 7 10 1 10 5 1 10 16", "u as m bf bv m dn m 5 7 10 1 10 5 1 10 16"):
+    body = json.dumps({"text": text}).encode()  # the first prompt of its length may need the self-check
+    answer = urllib.request.urlopen(urllib.request.Request(base + "api/measure", body, {"x-wherewhat-token": token}))
 answer.status, json.load(answer)["passes"]
 """
 

@@ -129,7 +129,7 @@ def test_the_default_recipe_is_the_published_one():
     assert asdict(Recipe()) == {
         "steps": 6750, "batch": 64, "rate": 1e-4, "betas": (0.95, 0.999), "decay": 1e-4, "warmup": 750,
         "schedule": "linear", "clip": 1.0, "dropout": 0.1, "embedding_dropout": None, "seed": 0, "data_seed": None,
-        "half": False,
+        "half": False, "bfloat16": False,
     }  # fmt: skip
 
 

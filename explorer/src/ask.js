@@ -98,7 +98,7 @@ export function askPanel(ask, about) {
     another.hidden = !example.value;
     if (document.activeElement !== box) box.value = answer.text;
     const width = answer.blocks.length ? answer.blocks[0][1] - answer.blocks[0][0] : 0;
-    const passes = ["no forward pass", "one forward pass"][answer.passes] ?? `${answer.passes} forward passes`;
+    const passes = ["no forward pass", "one forward pass"][answer.passes] ?? `${answer.passes} forward passes, those of the self-check included`;
     say(
       `${answer.tokens.length} tokens, ${answer.blocks.length} blocks of ${width} (${answer.cut}); ${passes}, ${Math.round(1000 * answer.seconds)} ms.${answer.note ? ` No scores: ${answer.note}.` : ""}`,
       Boolean(answer.note),

@@ -13,7 +13,7 @@ class Dropout:
     """Inverted dropout whose masks depend on seed and step only; two random bytes per element.
 
     >>> Dropout(0.5, seed=0, step=0)(torch.ones(6))
-    tensor([0., 2., 0., 2., 0., 2.])
+    tensor([2., 0., 0., 0., 0., 2.])
     """
 
     def __init__(self, rate: float, seed: int, step: int) -> None:

@@ -165,7 +165,7 @@ class Transformer(TokenModel):
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             phasors, alone = self.phasors(layer, input_ids.shape[1]), last and layer == self.shape.layers - 1
-            if product is not None and not alone:
+            if product is not None and not alone and sum(block.sizes) % 2 == 0:  # planes lie side by side in memory
                 assert isinstance(drop, Dropout)
                 stream = fused_block(block, stream, phasors, drop, product)
             else:
@@ -241,5 +241,8 @@ def rotate(
     phasors: Complex[Tensor, "T _ P"],
 ) -> Float[Tensor, "B T two H D"]:
     """Rotate every pair of neighbouring dimensions by the phasor of its plane and position."""
-    planes = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)))
+    pairs = vectors.unflatten(-1, (-1, 2))
+    if any(stride % 2 for stride in pairs.stride()[:-1]):  # a part of a tensor of odd width
+        pairs = pairs.contiguous()
+    planes = torch.view_as_complex(pairs)
     return torch.view_as_real(planes * phasors[:, None]).flatten(-2)

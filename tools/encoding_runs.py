@@ -2,7 +2,7 @@
 
 Unlike the command, it needs no folder of earlier runs: a run whose row is in the table is skipped.
 
-python tools/encodings.py --size medium --folder runs/encodings-medium --minutes 60
+python tools/encoding_runs.py --size medium --folder runs/encodings-medium --minutes 60
 """
 
 from __future__ import annotations
