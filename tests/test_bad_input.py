@@ -191,7 +191,7 @@ def test_a_gguf_file_that_is_missing(tmp_path, refused):
 
 
 def test_a_folder_without_a_config(tmp_path, refused):
-    with refused("nor a language model (config.json)"):
+    with refused("nor a language model"):
         ww.load(tmp_path)
 
 

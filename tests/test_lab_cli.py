@@ -37,6 +37,6 @@ def test_what_cannot_be_trained_or_watched(refuse, tmp_path):
     refuse("at most 702 symbols", "sweep", "index", "--symbols", 1000, "-o", tmp_path)
     refuse("tau must be positive", "dynamics", tmp_path, "--tau", 0)
     refuse("no paper 'poetry'", "reproduce", "poetry")
-    refuse("nor a language model (config.json)", "dynamics", tmp_path)
+    refuse("nor a language model", "dynamics", tmp_path)
     (tmp_path / "run.json").write_text("{}")
     refuse("damaged", "lengths", tmp_path)

@@ -74,7 +74,9 @@ def check_model_name(name: str | Path, revision: str | None = None) -> None:
             raise BadInput(f"{path}: no such file")
     elif path.is_dir():
         if not (path / "config.json").is_file():
-            raise BadInput(f"{path}: the folder holds neither a training run (run.json) nor a language model (config.json)")
+            raise BadInput(
+                f"{path}: the folder holds neither a training run (run.json) nor a language model (config.json)"
+            )
     elif path.is_absolute() or str(name).count("/") > 1 or str(name).startswith(".") or str(name).endswith("/"):
         raise BadInput(f"{name}: neither a folder, a .gguf file nor a hub id of the form owner/name")
 
