@@ -31,8 +31,8 @@ from . import (
 )
 from .table import last_committed, table
 
-PARTS = """published agreement overhead confirmation memory offload training series ablation ensemble encodings cells
-rotations serve""".split()
+PARTS = """profiles loading published agreement overhead confirmation memory offload training series ablation ensemble
+encodings cells rotations serve""".split()
 RESULTS = Path(__file__).parent / "results.json"
 
 

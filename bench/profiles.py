@@ -22,7 +22,7 @@ LARGER = Path(os.environ.get("WHEREWHAT_LARGER", WEIGHTS.parents[1] / "larger-mo
 CASES = {
     "SmolLM2": (SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf", 64, 8, 2.0),
     "stories15M": (WEIGHTS / "stories15M", 40, 8, 2.5),
-    "Qwen2.5-Coder 0.5B": (LARGER / "qwen2.5-coder-0.5b.gguf", 64, 2, 1.6),
+    "Qwen2.5-Coder 0.5B": (LARGER / "qwen2.5-coder-0.5b.gguf", 64, 8, 1.6),
 }
 
 
