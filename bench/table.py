@@ -56,6 +56,15 @@ def lines(results: Rows) -> Iterator[Line]:
     for row in results.get("confirmation", []):
         ours, plain = row["confirmed, CPU s"], row["unconfirmed, CPU s"]
         yield Line("a confirmed capture", seconds(ours), f"{seconds(plain)} unconfirmed", ours / plain)
+    for row in results.get("serve", []):
+        if "ratio" in row:  # there was a browser
+            plain, painted, swap = (
+                row[name] / 1000 for name in ("plain ms", "key to painted plane ms", "swap painted ms")
+            )
+            yield Line(
+                f"key press to painted plane, {row['model']}", seconds(painted), f"{seconds(plain)} plain", row["ratio"]
+            )
+            yield Line(f"a swap painted, {row['model']}", seconds(swap), "limit 0.05 s", swap / 0.05)
     for row in results.get("memory", []):
         for name in ("heads", "frequencies"):
             work = f"peak memory, {name}, {row['tokens']} tokens"

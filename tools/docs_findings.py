@@ -266,7 +266,6 @@ FINDINGS: dict[str, Callable[[], str]] = {
     "step of GPT-J": partial(step, "eager GPT-J s"),
     "step of ours": partial(step, "wherewhat s"),
     "step, matrix products": partial(step, "matrix products, share of ours", ".0f", 100),
-    "step, GELU": partial(step, "gelu, share of ours", ".0f", 100),
     "step, if all else were free": free_ratio,
     "minutes of a run": run_minutes,
     "hours for the published job": lambda: f"{bench('series')[0]['hours for the published job']:.2f}",
