@@ -14,7 +14,7 @@ help:  ## list the targets
 fast: $(READY)  ## the quick tests: no real models, no browser, nothing slow, no shape checks; under a minute
 	$(BIN)/pytest -n 2 -o addopts="-q --strict-markers" -m "not slow and not weights and not browser and not integrations"
 
-test: $(READY)  ## all tests, about 15 minutes on two cores
+test: $(READY)  ## all tests, about 20 minutes on two cores
 	$(BIN)/pytest -n auto -m "not integrations"
 
 integrations: $(READY)  ## install the packages of other projects that wherewhat works with, and run the tests with them

@@ -276,31 +276,34 @@ def prompts_of(name: str) -> Prompt:
 
 
 def test_a_killed_profile_goes_on_and_equals_an_undisturbed_one(stories260k, tmp_path):
-    """Killed at whatever moment follows a random number of finished prompts."""
-    tokenizer = AutoTokenizer.from_pretrained(weights("stories260K"))
-    prompts = binding(tokenizer, pairs=8, samples=8)
-    profile(stories260k, prompts, folder=tmp_path / "whole")
-    broken = tmp_path / "broken"
-    command = ["profile", str(weights("stories260K")), "--pairs", "8", "-o", str(broken)]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "wherewhat", *command],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    wanted, deadline = random.randint(1, 6), time.monotonic() + 120
+    """Killed at whatever moment follows a random number of finished prompts; then the command is rerun."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+
+    def begin(folder: Path) -> subprocess.Popen[str]:
+        words = ["profile", str(weights("stories260K")), "--pairs", "8", "-o", str(folder)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "wherewhat", *words]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+
+    undisturbed = begin(whole)
+    assert (undisturbed.communicate(), undisturbed.returncode)[1] == 0
+    running, wanted, deadline = begin(broken), random.randint(1, 6), time.monotonic() + 120
     while len(list(broken.glob("cells/*.safetensors"))) < wanted and time.monotonic() < deadline:
         time.sleep(0.001)
     os.kill(running.pid, signal.SIGKILL)
-    running.wait()
+    running.communicate()
     kept = len(list(broken.glob("cells/*.safetensors")))
     assert kept >= wanted
     assert not (broken / "profile.json").exists()
-    said: list[str] = []
-    profile(stories260k, prompts, folder=broken, say=said.append)
-    assert said[-1] == f"Resuming: {kept} of 8 prompts were measured before"
+    resumed = begin(broken)
+    _, err = resumed.communicate()
+    assert resumed.returncode == 0
+    assert f"Resuming: {kept} of 8 prompts were measured before" in err
     for file in FILES[:-1]:
-        assert (broken / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+        assert (broken / file).read_bytes() == (whole / file).read_bytes()
+    prompts = binding(AutoTokenizer.from_pretrained(weights("stories260K")), pairs=8, samples=8)
+    here, there = profile(stories260k, prompts).heads, Profile.load(whole).heads
+    pd.testing.assert_frame_equal(here, there, check_exact=False, atol=1e-6, rtol=0)
 
 
 def test_level_prompt_profiles_a_model_that_adds_positions(tmp_path: Path) -> None:
