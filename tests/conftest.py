@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -54,6 +55,17 @@ def needed(package: str) -> Any:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         missing(f"{error}: `make integrations` installs it and runs these tests")
+
+
+def firefox_and_driver() -> tuple[str, Any]:
+    """The path of Firefox, and the module that drives it."""
+    path = shutil.which("firefox-esr") or shutil.which("firefox")
+    if path is None:
+        missing("no Firefox: apt-get install firefox-esr")
+    try:
+        return path, importlib.import_module("marionette_driver.marionette")
+    except ImportError:  # it needs modules that Python 3.13 removed
+        missing("marionette_driver cannot be imported")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

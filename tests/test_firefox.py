@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import missing
+from conftest import firefox_and_driver
 from explorer_page import lonely, two
 from synthetic import pure_profile, random_profile
 from wherewhat.explorer.page import explorer_html
@@ -24,13 +23,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.weights, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    path = shutil.which("firefox-esr") or shutil.which("firefox")
-    if path is None:
-        missing("no Firefox: apt-get install firefox-esr")
-    try:
-        from marionette_driver import marionette as driver
-    except ImportError:  # it needs modules that Python 3.13 removed
-        missing("marionette_driver cannot be imported")
+    path, driver = firefox_and_driver()
     folder = tmp_path_factory.mktemp("firefox")
     quiet = {"workspace": str(folder), "gecko_log": str(folder / "gecko.log")}
     prefs = {"ui.prefersReducedMotion": 1}

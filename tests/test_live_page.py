@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 from playwright.sync_api import Page
 
 import wherewhat as ww
-from conftest import missing, weights
+from conftest import firefox_and_driver, weights
 from explorer_page import facts, place_of, saved, two
 from live_page import served
 from wherewhat.prompts.text import own_prompts
@@ -270,13 +269,7 @@ def test_a_table_of_the_live_page_can_be_downloaded(tab):
 
 
 def test_firefox_types_clicks_ablates_and_reloads(running, tmp_path):
-    path = shutil.which("firefox-esr") or shutil.which("firefox")
-    if path is None:
-        missing("no Firefox: apt-get install firefox-esr")
-    try:
-        from marionette_driver import marionette as driver
-    except ImportError:  # it needs modules that Python 3.13 removed
-        missing("marionette_driver cannot be imported")
+    path, driver = firefox_and_driver()
     from marionette_driver import By, Wait
 
     quiet = {"workspace": str(tmp_path), "gecko_log": str(tmp_path / "gecko.log")}
