@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
 import wherewhat as ww
+from conftest import ENVIRONMENT
 from known_layers import alibi, random_layer, trace_of, window
 from wherewhat.core import compiled, swaps
 from wherewhat.core.scores import block_index
@@ -73,3 +78,27 @@ def test_heads_shared_among_threads_have_the_same_scores(monkeypatch):
     finally:
         torch.set_num_threads(before)
     assert torch.equal(*found)
+
+
+PRINTED = """
+import sys
+from test_pair_sums import everything, random_layer, trace_of
+for size in sys.argv[1:]:
+    trace = trace_of(random_layer(tokens=61, kv_heads=2, groups=2, planes=3, size=float(size)))
+    print(size, [everything(trace, width).tolist() for width in (1, 3)])
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_compiles_gets_the_numbers_of_one_that_finds_the_code_on_disk(tmp_path):
+    """Whichever function a process calls first: functions that shared code by name once differed in the last digit."""
+    pytest.importorskip("numba")
+    found = []
+    for folder, sizes in (("a", "0.2 2 60"), ("a", "0.2 2 60"), ("a", "60 2 0.2"), ("b", "60 2 0.2")):
+        process = subprocess.run(
+            [sys.executable, "-c", PRINTED, *sizes.split()], cwd=Path(__file__).parent, capture_output=True, text=True,
+            env=ENVIRONMENT | {"NUMBA_CACHE_DIR": str(tmp_path / folder)}, check=True,
+        )  # fmt: skip
+        found.append(sorted(process.stdout.splitlines()))
+    assert len(found[0]) == 3
+    assert all(one == found[0] for one in found)

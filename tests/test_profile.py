@@ -303,7 +303,7 @@ def test_a_killed_profile_goes_on_and_equals_an_undisturbed_one(stories260k, tmp
         assert (broken / file).read_bytes() == (whole / file).read_bytes()
     prompts = binding(AutoTokenizer.from_pretrained(weights("stories260K")), pairs=8, samples=8)
     here, there = profile(stories260k, prompts).heads, Profile.load(whole).heads
-    pd.testing.assert_frame_equal(here, there, check_exact=False, atol=1e-6, rtol=0)
+    pd.testing.assert_frame_equal(here, there, check_exact=True)
 
 
 def test_level_prompt_profiles_a_model_that_adds_positions(tmp_path: Path) -> None:

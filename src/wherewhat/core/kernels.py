@@ -1,6 +1,8 @@
 """Sums over pairs of blocks, compiled by numba: one pass over memory instead of many. Numba keeps the code on disk.
 
 The innermost loops run over what is contiguous in memory, so that the compiler turns them into vector instructions.
+Helpers are inlined: otherwise all functions of a process share one copy of a helper, and which one it is, and how it
+rounds, depends on what was compiled or loaded first.
 """
 
 from typing import no_type_check
@@ -61,7 +63,7 @@ def sum_log_pairs(here, there, own, rise, fall, row, column, sums, low, high):
             _add(stay, move, alive[: len(theirs)], rise, fall, row + i, column + start, sums, x)
 
 
-@njit(nogil=True, fastmath=ROUNDING, error_model="numpy")
+@njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
 def _exp(x):
     """e^x for x <= 0 to 1e-8, and e^-30 for anything smaller: the series of e^(x/64), to the power of 64."""
@@ -80,7 +82,7 @@ def _exp(x):
     return series
 
 
-@njit(nogil=True, fastmath=ROUNDING, error_model="numpy")
+@njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
 def _add(stay, move, alive, rise, fall, i, start, sums, x):
     """Add the pairs of block i with the blocks from `start` on, for every weighting."""
@@ -128,7 +130,7 @@ def sum_weak_pairs(own, chosen, content, turn, blocks, circle, weights, rise, fa
             _add(stay, move, alive[: len(a)], rise, fall, i, start, sums, x)
 
 
-@njit(nogil=True, fastmath=ROUNDING, error_model="numpy")
+@njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
 def _node_values(value, content, turn, blocks, circle):
     """The mass of the contents of each block with its first token at each node."""
@@ -145,7 +147,7 @@ def _node_values(value, content, turn, blocks, circle):
             value[q, m] = total[q]
 
 
-@njit(nogil=True, fastmath=ROUNDING, error_model="numpy")
+@njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
 def _add_seven(sums, factors, rows, i, start, q):
     """Add seven rows, from `start` on, times the i-th of their factors, in one pass."""
@@ -157,7 +159,7 @@ def _add_seven(sums, factors, rows, i, start, q):
         sums[j] += f0 * r0[j] + f1 * r1[j] + f2 * r2[j] + f3 * r3[j] + f4 * r4[j] + f5 * r5[j] + f6 * r6[j]
 
 
-@njit(nogil=True, fastmath=ROUNDING, error_model="numpy")
+@njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
 def _cosines(here, there, theirs, mine, stay, move, alive):
     """The cosines of a block with later ones, from S[i, j], S[j, i] and the attention on each; 0 without any mass."""
@@ -169,7 +171,7 @@ def _cosines(here, there, theirs, mine, stay, move, alive):
         move[j] = scale * (mine * here[j] + theirs[j] * there[j])
 
 
-@njit(nogil=True, fastmath=ROUNDING, error_model="numpy")
+@njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
 def _exp_weak(x):
     """e^x for |x| <= 2 to 1e-9: the series of e^(x/8), to the power of 8."""
