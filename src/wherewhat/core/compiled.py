@@ -12,7 +12,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-SMALL = 2**15  # elements for which a second thread does not pay
+# Elements or pairs for which a second thread does not pay: it has to displace one of torch's, which wait for work
+# without giving up their core.
+SMALL = 2**19
 
 
 def compiled(values: Tensor) -> ModuleType | None:
@@ -31,10 +33,13 @@ def _kernels() -> ModuleType | None:
     return kernels
 
 
-def run_in_threads(kernel: Callable[..., None], first: Tensor, *others: Tensor | int) -> None:
-    """Each thread computes some of the heads, so that no number depends on how many threads there are."""
+def run_in_threads(kernel: Callable[..., None], work: int, first: Tensor, *others: Tensor | int) -> None:
+    """Each thread computes some of the heads, so that no number depends on how many threads there are.
+
+    `work` is the number of elements or pairs to be computed.
+    """
     arrays = [value.detach().contiguous().numpy() if isinstance(value, Tensor) else value for value in (first, *others)]
-    heads, threads = first.shape[-3], torch.get_num_threads() if first.numel() > SMALL else 1
+    heads, threads = first.shape[-3], torch.get_num_threads() if work > SMALL else 1
     if threads == 1:
         kernel(*arrays, 0, heads)
         return

@@ -73,6 +73,7 @@ class Interpolation(NamedTuple):
         circle, turn = torch.stack([nodes.cos(), nodes.sin()]), flat.place[:, : blocks.shape[1]]
         run_in_threads(
             kernels.sum_weak_pairs,
+            own.numel() * len(blocks) // 2,
             own[:, None],
             heads,
             flat.content,

@@ -30,7 +30,7 @@ def sum_pairs(
 ) -> None:
     """Add a strip of pairs, from S[i, j] and S[j, i] and the attention `own` on each block."""
     if (kernels := compiled(here)) is not None:
-        return run_in_threads(kernels.sum_pairs, here, there, own, rise, fall, row, column, sums)
+        return run_in_threads(kernels.sum_pairs, here.numel(), here, there, own, rise, fall, row, column, sums)
     mine, theirs = own[:, row : row + here.shape[1], None], own[:, None, column:]
     norm = (here.square() + there.square()).mul_(mine.square() + theirs.square())
     scale = norm.rsqrt()
@@ -56,7 +56,7 @@ def sum_log_pairs(
     Only ratios within a pair enter, as unit vectors along (1, e^y).
     """
     if (kernels := compiled(here)) is not None:
-        return run_in_threads(kernels.sum_log_pairs, here, there, own, rise, fall, row, column, sums)
+        return run_in_threads(kernels.sum_log_pairs, here.numel(), here, there, own, rise, fall, row, column, sums)
     before = own[:, None, column:] - own[:, row : row + here.shape[2], None]
     after = here.logsumexp(0) - there.logsumexp(0)
     alive = ~(before.isnan() | after.isnan())

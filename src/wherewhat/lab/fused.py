@@ -156,7 +156,7 @@ def _attend(
     batch, tokens = made.shape[:2]
     if (kernels := _compiled(made)) is not None:
         attention, attended = made.new_empty(batch, heads, tokens, tokens), made.new_empty(batch, tokens, width)
-        run_in_threads(kernels.attend, made, _or_ones(drop, attention), attention, attended)
+        run_in_threads(kernels.attend, made.numel(), made, _or_ones(drop, attention), attention, attended)
         return attention, attended
     queries, keys, values = _heads(made, width, heads)
     logits = queries @ keys.mT
@@ -174,7 +174,9 @@ def _attend_backward(
 ) -> None:
     """Write the gradients of rotated queries, keys and values to `of_made`."""
     if (kernels := _compiled(made)) is not None:
-        return run_in_threads(kernels.attend_backward, given, made, _or_ones(drop, attention), attention, of_made)
+        return run_in_threads(
+            kernels.attend_backward, made.numel(), given, made, _or_ones(drop, attention), attention, of_made
+        )
     width = given.shape[-1]
     queries, keys, values = _heads(made, width, heads)
     of_queries, of_keys, of_values = _heads(of_made, width, heads)
@@ -191,7 +193,7 @@ def _gelu(made: Float[Tensor, "B T O"], bias: Float[Tensor, " U"], approximate: 
     kernels = _compiled(made)
     if kernels is not None and approximate == "tanh":
         activity = made.new_empty(*made.shape[:2], len(bias))
-        run_in_threads(kernels.gelu, made, bias, activity)
+        run_in_threads(kernels.gelu, made.numel(), made, bias, activity)
         return activity
     hidden = made[..., made.shape[-1] - len(bias) :].add_(bias)
     activity = F.gelu(hidden, approximate=approximate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -34,11 +35,26 @@ def model_hash(model: PreTrainedModel) -> str:
 
 def weights_hash(model: torch.nn.Module) -> str:
     """Hash of every parameter and its name: equal weights have equal hashes, wherever they are stored."""
+    state, threads = model.state_dict(), torch.get_num_threads()
+    shared: dict[object, Future[bytes]] = {}  # by memory, so that tied parameters are hashed once
+    parts: list[tuple[str, Future[bytes]]] = []
+    with ThreadPoolExecutor(threads) as pool:
+        for name, value in sorted(state.items()):
+            offloaded = value.device.type == "meta"
+            key = name if offloaded else (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+            if key not in shared:
+                shared[key] = pool.submit(_digest, fetched(model, name, value))
+            parts.append((name, shared[key]))
+            if offloaded and len(parts) > threads:
+                parts[-threads][1].result()  # few of them in memory at a time
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(_bytes(fetched(model, name, value)).data)
+    for name, part in parts:
+        digest.update(name.encode() + part.result())
     return digest.hexdigest()
+
+
+def _digest(value: Tensor) -> bytes:
+    return hashlib.sha256(_bytes(value).data).digest()
 
 
 def _bytes(value: Tensor) -> np.ndarray:
