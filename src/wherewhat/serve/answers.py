@@ -30,8 +30,7 @@ def measure(live: LiveModel, given: dict[str, Any]) -> dict[str, Any]:
     """What is painted first: the tokens, the blocks, the two scores of every head, its attention, the next tokens."""
     started, before, asked = time.perf_counter(), live.passes, live.read(given)
     trace = live.trace(asked)
-    scores, note = live.scored(asked, trace)
-    rows = stacked_layers(trace, trace.attention_rows)
+    rows, scores, note = live.seen(asked, trace)
     there = ~rows[..., 0].isnan()
     numbers = there.nonzero()
     runs = {number: trace.layers[:number].count(layer) for number, layer in enumerate(trace.layers)}
@@ -39,7 +38,7 @@ def measure(live: LiveModel, given: dict[str, Any]) -> dict[str, Any]:
         f"{trace.layers[row]}.{head}" + (f"-{runs[row] + 1}" if runs[row] else "") for row, head in numbers.tolist()
     ]
     arrays: dict[str, Any] = {"row": numbers[:, 0].int(), "head": numbers[:, 1].int()}
-    if scores is not None:
+    if scores:
         target = live.target(asked, trace)
         shares = attention_shares(rows, asked.blocks, target, None)
         scores |= {name: shares[name] for name in ("on_blocks", "answer_chance")} | {"answer": shares["answer_block"]}

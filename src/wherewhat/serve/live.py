@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..core.scores import block_index, block_spans, entropy, score
+from ..core.scores import ENTROPY, block_index, block_spans, swap_measure
+from ..core.swaps import Weighting
 from ..core.trace import Trace
+from ..core.walk import Measure, every_layer
 from ..errors import BadInput
 from ..lab import Transformer
 from ..lab.gptj import to_gptj
 from ..prompts import Prompt
 from ..prompts.prompt import Span
+from ..studies.profile.attention import stacked_layers
 from ..studies.profile.cell import PromptCell, measure_signature, measure_trace, signature_cell
 from ..studies.profile.profile import make_profile, measure_settings, prompts_hash
 from ..studies.profile.result import Profile
@@ -35,6 +39,7 @@ from .reader import Reader, SymbolReader, TextReader, propose_blocks
 TAU, SEED = 1e-4, 0
 MOST_TOKENS = 2048
 SHOWN = 10  # most probable next tokens
+ATTENTION = Measure(lambda tables: (tables.attention(),))
 LARGEST_KEPT, MOST_KEPT = 2**29, 4  # bytes of a trace that is kept, and how many are
 
 
@@ -161,16 +166,19 @@ class LiveModel:
             self._bias_per_token = sum(bias.nbytes // bias.shape[-1] for bias in biases)
         return self._bias_per_token * tokens**2 <= LARGEST_KEPT
 
-    def scored(self, asked: Asked, trace: Trace) -> tuple[dict[str, Tensor] | None, str]:
-        """The two scores of every head and what they rest on; None, and the reason, where there are no scores."""
+    def seen(self, asked: Asked, trace: Trace) -> tuple[Float[Tensor, "L H T"], dict[str, Tensor], str]:
+        """The attention of every head on every token and its scores, in one walk over the layers; no scores, but the
+        reason, where there are none."""
         if trace.absolute:
-            return None, "this model adds positions to its embeddings: wherewhat profile --level prompt measures it"
+            note = "this model adds positions to its embeddings: wherewhat profile --level prompt measures it"
+            return stacked_layers(trace, trace.attention_rows), {}, note
         if len(asked.blocks) < 2:
-            return None, "there are fewer than two blocks of equal length before the query: draw some, or take tokens"
-        scores = score(trace, asked.blocks, TAU)
+            note = "there are fewer than two blocks of equal length before the query: draw some, or take tokens"
+            return every_layer(trace, ATTENTION)[0][0][0], {}, note
+        swaps = swap_measure(trace, asked.blocks, [Weighting(TAU)])
+        (rows,), (positional, symbolic, _), (entropy,) = every_layer(trace, ATTENTION, swaps, ENTROPY)
         self.check()
-        found = {"positional": scores.positional[0], "symbolic": scores.symbolic[0], "entropy": entropy(trace)[0]}
-        return found, ""
+        return rows[0], {"positional": positional[0], "symbolic": symbolic[0], "entropy": entropy[0]}, ""
 
     def profile(self, asked: Asked, thorough: bool = False) -> Profile:
         """The profile of this one prompt, from the forward pass that was captured."""
@@ -218,7 +226,7 @@ class LiveModel:
     def next_tokens(self, logits: Tensor, answer: int | None = None) -> list[dict[str, Any]]:
         """The most probable next tokens, and the right answer wherever it stands."""
         chances = logits.float().softmax(-1)
-        order = chances.argsort(descending=True)[:SHOWN].tolist()
+        order = chances.topk(min(SHOWN, len(chances))).indices.tolist()
         if answer is not None and answer not in order and answer < len(chances):
             order.append(answer)
         return [
