@@ -31,7 +31,7 @@ from coverage import Coverage
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "wherewhat"
 MOST_TESTS, MOST_FILES = 60, 4  # per mutant
-QUICK = "not slow and not weights and not browser"
+QUICK = "not slow and not weights and not browser and not integrations"
 # What is mutated, and the files of tests that are measured.
 PARTS = {
     "core": ["core/*.py"],
