@@ -41,7 +41,8 @@ def weights_hash(model: torch.nn.Module) -> str:
     with ThreadPoolExecutor(threads) as pool:
         for name, value in sorted(state.items()):
             offloaded = value.device.type == "meta"
-            key = name if offloaded else (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+            here = value.device.type == "cpu"
+            key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if here else name
             if key not in shared:
                 shared[key] = pool.submit(_digest, fetched(model, name, value))
             parts.append((name, shared[key]))
