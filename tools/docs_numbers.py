@@ -21,6 +21,7 @@ from scipy import stats
 
 from docs_findings import FINDINGS
 from docs_profiles import against_random, profile_rows, prose_rows, quarter_rows, retrieval_rows
+from docs_spectra import SPECTRA
 from docs_speed import SPEED
 from docs_tables import ROOT, bench, results, short, spread, table, thousands
 
@@ -300,6 +301,7 @@ def cost(part: str, key: str, value: str, form: str = ".2f") -> str:
 NUMBERS: dict[str, Callable[[], str]] = {
     **FINDINGS,
     **SPEED,
+    **SPECTRA,
     "published speed": published_speed,
     "agreement at 17 tokens": lambda: f"{bench('agreement')[0]['largest difference']:.1e}",
     "ablation of the lab": lab_ablation,
