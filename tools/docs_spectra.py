@@ -17,6 +17,7 @@ from wherewhat.files import write_table
 from wherewhat.studies.spectrum.spectrum import Spectrum
 
 MODELS = {"SmolLM2-135M-Instruct": "SmolLM2", "stories15M": "stories15M", "number": "number", "letter": "letter"}
+COMPARED = {"norm smaller": "norm", "condition number smaller": "condition", "effective rank larger": "effective_rank"}
 
 
 def changes() -> str:
@@ -37,14 +38,10 @@ def changes() -> str:
             finite = np.isfinite(own[f"{column}_unrotated"]).all()
             cells.append(f"{count} heads" + (f"; x {middle}, {low} to {high}" if finite else ""))
         rows.append([name, *cells])
+    left = [f"{own['kernel_norm'].median():.2f}" for own in heads.values()]
     majorised = [str((own["majorised"] == 1).sum() or "none") for own in heads.values()]
     rows.append(["singular values majorised on all prompts", *majorised])
-    rows.append(
-        [
-            "norm remaining after a product with the mean kernel",
-            *(f"{own['kernel_norm'].median():.2f}" for own in heads.values()),
-        ]
-    )
+    rows.append(["norm remaining after a product with the mean kernel", *left])
     names = (f"{MODELS[model]}, {len(own)} heads" for model, own in heads.items())
     return table(" | ".join(["with rotation, relative to without", *names]), rows)
 
