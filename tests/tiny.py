@@ -59,6 +59,8 @@ HYBRID = {"layer_types": ["linear_attention", "full_attention"] * 2}
 # The last two layers reuse the keys of the first two.
 SHARING = MIXED | {"num_kv_shared_layers": 2, "global_head_dim": 32}
 INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8}
+ENCODER = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+           "adapter_out_dim": 64}  # fmt: skip
 
 # Options that a family needs beyond the sizes, and features that are off by default.
 FAMILY: dict[str, dict[str, Any]] = {
@@ -72,6 +74,10 @@ FAMILY: dict[str, dict[str, Any]] = {
     | {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}, "full_attention": None}},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0}},
     "dots1": MIXED,
+    "dots3_note": {
+        "vision_config": ENCODER | {"mlp_layer_types": ["dense"] * 2, "adapter_in_dim": 64},
+        "audio_config": ENCODER | {"adapter_input_size": 64, "downsample_hidden_size": 16},
+    },
     "gemma3": MIXED,
     "gemma3_text": MIXED,
     "gemma3n": MIXED | {"num_kv_shared_layers": 2},
@@ -84,6 +90,7 @@ FAMILY: dict[str, dict[str, Any]] = {
     "glm4_moe": {"use_qk_norm": True},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "granitemoehybrid": HYBRID | {"position_embedding_type": "rope"},
+    "internlm3": {"bias": True},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kimi_linear": HYBRID,
     "kolibri1": MIXED,
