@@ -99,6 +99,15 @@ def test_the_finding_of_the_readme_is_that_of_the_table():
     assert f"it answers {own}; without ten others of the same layers, {drawn.min()} to {drawn.max()}." in said
 
 
+def test_the_readme_counts_the_model_types_of_the_table():
+    table = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8")
+    (counts,) = re.findall(r'\*\*(\d+) verified, (\d+) at level "prompt" only, (\d+) refused\.\*\*', table)
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"Of the {sum(map(int, counts))} causal model types of transformers, {counts[0]} are measured" in said
+    assert f"{counts[1]} add positions" in said
+    assert f"{counts[2]} are refused" in said
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_that_is_shown_exists_with_its_options(path):
     for name, *words in shown_commands(path):

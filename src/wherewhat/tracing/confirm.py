@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 
 from .certificate import Certificate, Position
 from .hook import KeysReached, Record, Recorder, gates
+from .modules import modules_of
 from .offload import kept_on
 
 # Tolerated differences of keys, relative to the largest.
@@ -33,7 +34,7 @@ CACHES = ("past_key_values", "past_key_value", "layer_past")
 
 def structure(model: nn.Module) -> tuple[object, ...]:
     """The modules of a model in order and the code that each of them runs, held weakly."""
-    return tuple((ref(module), *_code(module)) for module in model.modules())
+    return tuple((ref(module), *_code(module)) for module in modules_of(model))
 
 
 def _code(module: nn.Module) -> tuple[object, object]:

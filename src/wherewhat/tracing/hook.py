@@ -8,6 +8,7 @@ the few that do not are handled in `legacy_families`.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -22,15 +23,16 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils import logging as transformers_logging
 
 from ..errors import NotMeasurable
 from . import legacy_families as legacy
+from .modules import modules_of
 from .offload import kept_on
 from .strips import strip_attention
 
 # The name must not contain "sdpa" or "flex": transformers would run capability checks of its own on it.
 NAME = "wherewhat"
+modeling_log = logging.getLogger("transformers.modeling_utils")
 
 
 @runtime_checkable
@@ -262,7 +264,7 @@ def last_logits_only(model: PreTrainedModel) -> dict[str, int | Tensor]:
 @contextmanager
 def quiet_evaluation(model: nn.Module) -> Iterator[None]:
     """No dropout, no gradients; each module's training flag is restored afterwards."""
-    training = [module for module in model.modules() if module.training]
+    training = [module for module in modules_of(model) if module.training]
     for module in training:
         module.training = False
     try:
@@ -276,15 +278,15 @@ def quiet_evaluation(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
     """Switch the attention implementation temporarily, in the model's configuration and all its parts."""
-    configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
+    configs = {id(part.config): part.config for part in modules_of(model) if isinstance(part, PreTrainedModel)}
     for config in list(configs.values()):
         for key in config.sub_configs:
             if (inner := getattr(config, key, None)) is not None:
                 configs[id(inner)] = inner
     before = [(config, config._attn_implementation_internal) for config in configs.values()]
-    verbosity = transformers_logging.get_verbosity()
+    talks = not modeling_log.disabled
     try:
-        transformers_logging.set_verbosity_error()
+        modeling_log.disabled = True  # a verbosity would be slow to change: loggers forget what they know
         try:
             model.set_attn_implementation(name)
         except ValueError:
@@ -292,7 +294,7 @@ def implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
             if name == NAME:
                 raise
         finally:
-            transformers_logging.set_verbosity(verbosity)
+            modeling_log.disabled = not talks
         if name == "eager" or (name == "sdpa" and model._supports_sdpa):
             # Families older than the interface cannot be switched, but read this value when they run.
             for config, _ in before:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import NotMeasurable
+from .modules import modules_of
 
 if TYPE_CHECKING:
     from .hook import Visitor
@@ -31,7 +32,7 @@ def ways_into(model: nn.Module) -> list[WayIn]:
         "BloomAttention": _through_bloom,
         "MptAttention": _through_mpt,
     }
-    found = ((ways.get(type(module).__name__), module) for module in model.modules())
+    found = ((ways.get(type(module).__name__), module) for module in modules_of(model))
     return [partial(way, module) for way, module in found if way is not None]
 
 

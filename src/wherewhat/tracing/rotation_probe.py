@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.rotation import Rotation
+from .modules import modules_of
 from .offload import fetched, kept_on
 
 # A rotation explains a measurement if the residual is below this share of the vectors' norm.
@@ -96,7 +97,8 @@ def hypotheses_of(model: nn.Module) -> list[Tensor]:
 
 def stated_angles(model: nn.Module) -> list[Tensor]:
     """Buffers that hold angles, and the second row of those that hold a table of (sin, cos), one row per position."""
-    buffers = [(name.rpartition(".")[2], buffer) for name, buffer in model.named_buffers(remove_duplicate=False)]
+    held = (vars(module)["_buffers"].items() for module in modules_of(model))
+    buffers = [(name, buffer) for some in held for name, buffer in some if buffer is not None]
     angles = [buffer.flatten() for name, buffer in buffers if name.endswith("inv_freq")]
     return angles + [buffer[1:2] for name, buffer in buffers if name == "embed_positions" and buffer.dim() == 2]
 
