@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from docs_batteries import BATTERIES
 from docs_findings import FINDINGS
 from docs_profiles import against_random, profile_rows, prose_rows, quarter_rows, retrieval_rows
 from docs_spectra import SPECTRA
@@ -302,6 +303,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     **FINDINGS,
     **SPEED,
     **SPECTRA,
+    **BATTERIES,
     "published speed": published_speed,
     "agreement at 17 tokens": lambda: f"{bench('agreement')[0]['largest difference']:.1e}",
     "ablation of the lab": lab_ablation,

@@ -1,0 +1,128 @@
+"""Tables of the documentation about the whole battery of ablations, from results/ablation-battery.parquet (see
+docs_numbers.py).
+
+python tools/docs_batteries.py stories15M SmolLM2-135M-Instruct      # write it, from ablations/NAME and profiles/NAME
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+from scipy import stats
+
+from docs_tables import ROOT, results, table
+from wherewhat.files import write_table
+from wherewhat.studies.ablation.ablate import Ablation
+from wherewhat.studies.profile.result import Profile
+
+SHOWN = {"binding_probability": 3, "induction": 2, "text_loss": 2}  # and their decimals
+HEADER = "ablated | probability of the right answer | gain from first to second copy, nats | loss on text"
+QUARTERS = ("fast", "mid-fast", "mid-slow", "slow")
+STORIES = {
+    **{f"{count} most {axis} heads": [(f"{axis} heads", "ablate", count)]
+       for count in (2, 4) for axis in ("positional", "symbolic")},
+    "fastest quarter of the frequencies dropped": [("fast frequencies", "drop", None)],
+    "slowest quarter dropped": [("slow frequencies", "drop", None)],
+    "slowest quarter frozen (p-RoPE)": [("slow frequencies", "freeze", None)],
+}  # fmt: skip
+SMOLLM2 = {
+    **{f"{count} most {axis} heads": [(f"{axis} heads", "ablate", count)]
+       for count in (14, 27, 54, 108) for axis in ("positional", "symbolic")},
+    "fast / mid-fast / mid-slow / slow quarter dropped": [(f"{one} frequencies", "drop", None) for one in QUARTERS],
+    "the same frozen": [(f"{one} frequencies", "freeze", None) for one in QUARTERS],
+    "only this quarter kept": [(f"{one} frequencies", "keep", None) for one in QUARTERS],
+}  # fmt: skip
+
+
+def battery(model: str, shown: dict[str, list[tuple[str, str, int | None]]]) -> str:
+    """What remains after each ablation, in parentheses after its random control; bold where the two differ."""
+    effects = _of(model)
+    lines = [["nothing", *(f"{_before(effects, measure):.{digits}f}" for measure, digits in SHOWN.items())]]
+    for name, trials in shown.items():
+        line = [name]
+        for measure, digits in SHOWN.items():
+            rows = [_row(effects, measure, *trial) for trial in trials]
+            after = (f"{one['after']:.{digits}f}" for one in rows)
+            values = (f"**{value}**" if one["counts"] else value for value, one in zip(after, rows, strict=True))
+            line.append(f"{' / '.join(values)} ({rows[0]['before'] + rows[0]['control']:.{digits}f})")
+        lines.append(line)
+    return table(HEADER, lines)
+
+
+def worst_heads(model: str, measure: str, count: int = 3) -> str:
+    """The heads without which a measure worsens most, with the change."""
+    heads = _single_heads(model, measure).sort_values(
+        "change", ascending=bool(_single_heads(model, measure)["better"].all())
+    )
+    return ", ".join(f"{one.layer:.0f}.{one.head:.0f} ({one.change:+.3f})" for one in heads.head(count).itertuples())
+
+
+def harm_and_scores(model: str, measure: str) -> str:
+    """The correlation, over all heads, of the harm of ablating a head with its symbolic minus its positional score."""
+    heads = _single_heads(model, measure)
+    harm = heads["change"] * heads["better"].map({True: -1, False: 1})
+    found = stats.spearmanr(harm, heads["symbolic"] - heads["positional"])
+    return f"{found.statistic:.2f}, p = {found.pvalue:.3f}"
+
+
+def distinguishable(model: str) -> str:
+    """Pairs of head and measure whose change differs from the mean over heads, and how many of them for the worse."""
+    heads = _single_heads(model)
+    counted = heads[heads["counts"]]
+    worse = ((counted["against"] < 0) == counted["better"]).sum()
+    return (
+        f"Of {len(heads)} pairs of head and measure, {len(counted)} are distinguishable from the mean: {worse} do more "
+        f"harm, {len(counted) - worse} less"
+    )
+
+
+def _of(model: str) -> pd.DataFrame:
+    found = results("ablation-battery")
+    return found[found["model"] == model]
+
+
+def _before(effects: pd.DataFrame, measure: str) -> float:
+    return effects.loc[effects["measure"] == measure, "before"].iloc[0]
+
+
+def _row(effects: pd.DataFrame, measure: str, what: str, how: str, number: int | None) -> dict[str, float]:
+    found = effects[(effects["measure"] == measure) & (effects["what"] == what) & (effects["how"] == how)]
+    found = found[found["draw"].isna() & (found["number"] == number if number else True)]
+    (row,) = found.to_dict("records")
+    return row
+
+
+def _single_heads(model: str, measure: str | None = None) -> pd.DataFrame:
+    found = _of(model)
+    found = found[found["head"].notna() & found["draw"].isna()]
+    return found if measure is None else found[found["measure"] == measure]
+
+
+BATTERIES = {
+    "battery of stories15M": partial(battery, "stories15M", STORIES),
+    "battery of SmolLM2": partial(battery, "SmolLM2-135M-Instruct", SMOLLM2),
+    "heads that binding needs": partial(worst_heads, "stories15M", "binding_probability"),
+    "heads that the gain needs": partial(worst_heads, "stories15M", "induction"),
+    "harm to binding and scores": partial(harm_and_scores, "stories15M", "binding_probability"),
+    "harm to the gain and scores": partial(harm_and_scores, "stories15M", "induction"),
+    "harm to text and scores": partial(harm_and_scores, "stories15M", "text_loss"),
+    "single heads of stories15M": partial(distinguishable, "stories15M"),
+}
+
+
+def write(names: list[str]) -> None:
+    """The effects of every ablation, with the scores of the head where a single one was ablated."""
+    parts = []
+    for name in names:
+        scores = Profile.load(Path("profiles") / name).heads[["layer", "head", "positional", "symbolic"]]
+        effects = Ablation.load(Path("ablations") / name).effects.astype({"layer": float, "head": float})
+        parts.append(effects.merge(scores, how="left", on=["layer", "head"]).assign(model=name))
+    found = pd.concat(parts)
+    write_table(ROOT / "results" / "ablation-battery.parquet", found[["model", *found.columns.drop("model")]])
+
+
+if __name__ == "__main__":
+    write(sys.argv[1:])
