@@ -341,6 +341,12 @@ def test_a_choice_that_selects_nothing_is_refused(choices: dict[str, Any], words
     assert not gates
 
 
+def test_two_layers_are_listed_and_more_are_a_range() -> None:
+    model = tiny_model("llama", num_hidden_layers=2)
+    with pytest.raises(ww.BadInput, match=r"layer 9: attention is in layers 0, 1$"), ww.gate(model, ablate=[(9,)]):
+        pass
+
+
 def test_bands_partition_the_planes() -> None:
     for planes in (1, 3, 8, 31, 64):
         for part, names in {"third": ("fastest", "middle", "slowest"), "half": ("first", "last")}.items():

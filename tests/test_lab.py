@@ -62,6 +62,13 @@ def test_import_of_a_gptj_made_by_hugging_face(tmp_path: Path) -> None:
         assert (theirs(ids).logits - ours(ids)).abs().max() < 1e-5
 
 
+def test_the_largest_recipe_that_is_accepted() -> None:
+    largest = Recipe(steps=10**8, batch=2**16)
+    for more in ({"steps": 10**8 + 1}, {"batch": 2**16 + 1}):
+        with pytest.raises(BadInput, match="at most 100,000,000 steps of 65,536"):
+            replace(largest, **more)
+
+
 def test_what_gptj_cannot_say_is_refused() -> None:
     for shape in (Shape(41, 2, still_from=1), Shape(41, 2, base=500.0), Shape(41, 2, angles=(0.8,))):
         with pytest.raises(BadInput, match="GPT-J supports only"):

@@ -2,8 +2,9 @@
 
 `python tools/mutants.py --sample 100 --seed 0` draws places in the code at random and changes each in a copy of the
 package. It runs the quick tests that execute the changed line, the fastest first, until one fails; if none does, all
-quick tests of their files. It prints every mutant with its fate and the share killed, and appends to a file, so that an
-interrupted run resumes. A mutant that runs out of time counts as killed.
+quick tests of their files, and for a line that runs on import all quick tests. It prints every mutant with its fate and
+the share killed, and appends to a file, so that an interrupted run resumes. A mutant that runs out of time counts as
+killed.
 
 Which test executes which line is measured once, with coverage (`--map FILE`); remove the file after changing tests.
 """
@@ -154,14 +155,16 @@ class Map:
         path.write_text(json.dumps({"lines": self.lines, "seconds": self.seconds}))
 
 
-def tests_of(known: dict[str, Any], path: Path, node: ast.AST) -> tuple[list[str], list[str]]:
-    """The tests that execute a line, the fastest first, and their files; for a line of the module, all of the file."""
+def tests_of(known: dict[str, Any], path: Path, node: ast.AST) -> tuple[list[str], ...]:
+    """The tests that execute a line, the fastest first, and their files. For a line that runs on import: tests that
+    execute any line of the file, their files, and all tests."""
     lines = known["lines"].get(str(path.relative_to(PACKAGE)), {})
     spanned = range(node.lineno, node.end_lineno + 1)  # type: ignore[attr-defined]
     tests = {test for line in spanned for test in lines.get(str(line), ())}
+    everything = [] if tests else sorted({test.partition("::")[0] for test in known["seconds"]})
     tests = tests or {test for some in lines.values() for test in some}
     in_order = sorted(tests, key=lambda test: known["seconds"].get(test, 0.0))
-    return in_order[:MOST_TESTS], sorted({test.partition("::")[0] for test in tests})[:MOST_FILES]
+    return in_order[:MOST_TESTS], sorted({test.partition("::")[0] for test in tests})[:MOST_FILES], everything
 
 
 def try_one(known: dict[str, Any], path: Path, number: int, seconds: int) -> tuple[str, str]:
@@ -170,20 +173,20 @@ def try_one(known: dict[str, Any], path: Path, number: int, seconds: int) -> tup
     places = Places()
     places.visit(tree)
     node = places.found[number]
-    tests, files = tests_of(known, path, node)
+    stages = tests_of(known, path, node)
     what = f"{path.relative_to(PACKAGE)}:{node.lineno}  {mutate(node)}"  # type: ignore[attr-defined]
     with TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         (source / path.relative_to(ROOT / "src")).write_text(ast.unparse(tree))
-        for chosen in filter(None, (tests, files)):
+        for chosen in filter(None, stages):
             child = os.fork()
             if not child:
                 run_tests(source, chosen, seconds)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             if code:
                 return ("timeout" if code in (-signal.SIGXCPU, -signal.SIGALRM) else "killed"), what
-    return "survived" if tests else "not executed", what
+    return "survived" if any(stages) else "not executed", what
 
 
 def run_tests(source: Path, tests: list[str], seconds: int) -> None:
