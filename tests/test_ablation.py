@@ -25,6 +25,7 @@ from wherewhat.studies.ablation.selections import select, select_heads
 from wherewhat.studies.ablation.terminal import show_ablation, show_deposit
 from wherewhat.studies.ablation.trials import RANDOM, Trials
 from wherewhat.studies.multihop.demo import profile_embedded
+from wherewhat.tracing.gate import mean_outputs
 
 
 def heads_table(layers: int = 3, heads: int = 4) -> pd.DataFrame:
@@ -212,6 +213,29 @@ def test_number_needs_its_positional_heads_and_fast_frequencies_and_letter_does_
         after[name] = rows["after"].tolist()
     assert max(after["number"]) < 0.4
     assert min(after["letter"]) > 0.9
+
+
+@pytest.mark.parametrize("ablation", ["mean", "zero"])
+def test_an_ablated_head_gives_its_mean_or_nothing(ablation) -> None:
+    """Against the same gate, applied by hand."""
+    model, behaviour = ww.embedded("number"), of_task("number", samples=8)
+    trial = Trials(heads_table(12, 1), planes=64).trial("head 1.0", "ablate", [(1, 0)])
+    found = run_ablation(model, behaviour, [trial], ablation=ablation).effects
+    mean = mean_outputs(model, behaviour.reference) if ablation == "mean" else None
+    with ww.gate(model, ablate=[(1, 0)], mean_of=mean):
+        expected = behaviour.measure(model)
+    rows = found[found["draw"].isna()].set_index("measure")["after"]
+    assert rows.to_dict() == pytest.approx({name: float(values.double().mean()) for name, values in expected.items()})
+
+
+def test_what_an_ablation_cannot_use_is_refused_before_a_model_is_loaded() -> None:
+    for options in ({"stretch": 64}, {"text": "story.txt"}):
+        with pytest.raises(ww.BadInput, match="text does not apply"):
+            ww.ablate("number", **options)
+    with pytest.raises(ww.BadInput, match="a profile is needed"):
+        ww.ablate("nobody/nothing")
+    with pytest.raises(ww.BadInput, match="draws must be at least 2, got 1"):
+        ww.ablate("number", draws=1)
 
 
 @pytest.mark.slow

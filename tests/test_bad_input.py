@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import wherewhat as ww
 from known_layers import random_layer, trace_of
 from wherewhat.core.trace import Trace
+from wherewhat.results import MOST, check_count
 
 VOCABULARY = 64
 
@@ -252,3 +253,12 @@ def test_a_loaded_model_is_ready_to_measure(tmp_path):
     assert isinstance(model, transformers.PreTrainedModel)
     assert not model.training
     assert ww.score(ww.capture(model, PROMPT)).positional.shape == (1, 2, 2)
+
+
+def test_the_smallest_and_the_largest_number_that_are_accepted() -> None:
+    for count in (1, MOST):
+        check_count(count, "samples")
+    check_count(2, "pairs", least=2)
+    for count, least in ((0, 1), (1, 2), (MOST + 1, 1)):
+        with pytest.raises(ww.BadInput, match="samples must be at"):
+            check_count(count, "samples", least)

@@ -33,7 +33,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "wherewhat"
 MOST_TESTS, MOST_FILES = 60, 4  # per mutant
 QUICK = "not slow and not weights and not browser and not integrations"
-# What is mutated, and the files of tests that are measured.
+# Tests of pages, packages and speed.
+NOT_OF_THE_CODE = ("test_docs", "test_docs_content", "test_bench", "test_wheel", "test_package", "test_fidelity")
+# What is mutated.
 PARTS = {
     "core": ["core/*.py"],
     "tracing": [f"tracing/{name}.py" for name in (
@@ -44,10 +46,6 @@ PARTS = {
     "results": ["results.py", "studies/stats.py", "studies/*/result.py", "studies/profile/tables.py",
                 "studies/profile/summary.py", "studies/ablation/ablate.py", "studies/dynamics/measure.py"],
 }  # fmt: skip
-TESTS = """scores rotation placement exclusion frequency spectra stretch discrepancy rotation_effect thresholds theory
-contraction geometry roles summary attention_shares confirm self_check capture_edges capture_text gate architectures
-devices bad_input prompt_level executors profile compare commands lab tasks encodings ensemble sweep ablation deposit
-dynamics report atlas together results spectrum stretch_study multihop lengths examples""".split()
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -143,7 +141,7 @@ class Map:
 
     def make(self, path: Path) -> None:
         self.coverage.start()
-        tests = [str(test) for name in TESTS if (test := ROOT / "tests" / f"test_{name}.py").exists()]
+        tests = [str(test) for test in sorted((ROOT / "tests").glob("test_*.py")) if test.stem not in NOT_OF_THE_CODE]
         if pytest.main(["-q", "-p", "no:xdist", "-o", "addopts=", "-m", QUICK, "--rootdir", str(ROOT), *tests], [self]):
             sys.exit("the quick tests fail without any mutant")
         self.coverage.stop()

@@ -14,8 +14,8 @@ def band(name: str, planes: int) -> range:
     """The frequency IDs of a band, in a head with this many rotary planes. The four quarters are disjoint and cover all
     planes, as do the halves, thirds and so on.
 
-    >>> band("fastest quarter", 32), band("middle third", 32), band("slowest 4", 32)
-    (range(1, 9), range(12, 22), range(29, 33))
+    >>> band("fastest quarter", 32), band("middle third", 32), band("fastest 3", 32), band("slowest 4", 32)
+    (range(1, 9), range(12, 22), range(1, 4), range(29, 33))
     """
     words = re.fullmatch(r"(?:the )?(\w+) (\w+)", name.strip().lower())
     place, part = words.groups() if words else ("", "")
