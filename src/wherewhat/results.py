@@ -89,7 +89,8 @@ class Result:
 
     def save(self, folder: str | Path) -> None:
         """Write all files atomically, `FILE` last."""
-        clear_unfinished(Path(folder))
+        for place in {Path(folder), *((Path(folder) / path).parent for path in self._paths().values())}:
+            clear_unfinished(place)
         contents: dict[str, bytes] = {}
         for name, path in self._paths().items():
             value = getattr(self, name)
