@@ -62,7 +62,11 @@ def test_import_of_a_gptj_made_by_hugging_face(tmp_path: Path) -> None:
         assert (theirs(ids).logits - ours(ids)).abs().max() < 1e-5
 
 
-def test_the_largest_recipe_that_is_accepted() -> None:
+def test_the_smallest_and_the_largest_recipe_that_are_accepted() -> None:
+    smallest = Recipe(steps=1, batch=1)
+    for less in ({"steps": 0}, {"batch": 0}, {"rate": 0.0}):
+        with pytest.raises(BadInput, match="must be positive"):
+            replace(smallest, **less)
     largest = Recipe(steps=10**8, batch=2**16)
     for more in ({"steps": 10**8 + 1}, {"batch": 2**16 + 1}):
         with pytest.raises(BadInput, match="at most 100,000,000 steps of 65,536"):

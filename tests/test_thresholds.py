@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields, make_dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -131,6 +131,12 @@ def test_the_default_recipe_is_the_published_one():
         "schedule": "linear", "clip": 1.0, "dropout": 0.1, "embedding_dropout": None, "seed": 0, "data_seed": None,
         "half": False, "bfloat16": False,
     }  # fmt: skip
+
+
+def test_the_order_of_fields_does_not_change_the_name_of_a_cell():
+    fields_of = {"seed": int, "name": str}
+    one, other = (make_dataclass("Cell", order) for order in (fields_of.items(), reversed(fields_of.items())))
+    assert cell_hash(one(seed=1, name="a")) == cell_hash(other(seed=1, name="a"))
 
 
 def test_every_field_of_a_cell_changes_its_name():

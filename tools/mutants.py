@@ -154,15 +154,18 @@ class Map:
 
 
 def tests_of(known: dict[str, Any], path: Path, node: ast.AST) -> tuple[list[str], ...]:
-    """The tests that execute a line, the fastest first, and their files. For a line that runs on import: tests that
-    execute any line of the file, their files, and all tests."""
+    """The tests that execute a line, the fastest first, and their files, that of the module first.
+
+    For a line that runs on import: tests that execute any line of the file, their files, and all tests.
+    """
     lines = known["lines"].get(str(path.relative_to(PACKAGE)), {})
     spanned = range(node.lineno, node.end_lineno + 1)  # type: ignore[attr-defined]
     tests = {test for line in spanned for test in lines.get(str(line), ())}
     everything = [] if tests else sorted({test.partition("::")[0] for test in known["seconds"]})
     tests = tests or {test for some in lines.values() for test in some}
     in_order = sorted(tests, key=lambda test: known["seconds"].get(test, 0.0))
-    return in_order[:MOST_TESTS], sorted({test.partition("::")[0] for test in tests})[:MOST_FILES], everything
+    files = sorted({test.partition("::")[0] for test in tests}, key=lambda file: (path.stem not in file, file))
+    return in_order[:MOST_TESTS], files[:MOST_FILES], everything
 
 
 def try_one(known: dict[str, Any], path: Path, number: int, seconds: int) -> tuple[str, str]:
