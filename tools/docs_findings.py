@@ -241,6 +241,21 @@ def planning() -> str:
     return table("model | tokens | plain pass | planning, relative to it", rows)
 
 
+def with_dropout() -> str:
+    """The finished small runs with dropout: accuracy on new sequences, and at the end of training with dropout on."""
+    keys = ["encoding", "seed"]
+    runs = results("encodings").query("size == 'small' and dropout == 0.1 and task == 'distance'")
+    curves = results("encodings-training").query("size == 'small' and dropout == 0.1 and task == 'distance'")
+    late = curves[curves["step"] > 900].groupby(keys)["accuracy"].mean()
+    rows = []
+    for name, mine in runs.groupby("encoding", sort=False):
+        ends = late[[(name, seed) for seed in mine["seed"]]]
+        cells = (span(mine["accuracy"]), span(ends), span(mine["largest"]), span(mine["effective"], ".1f"))
+        rows.append([name, len(mine), *cells])
+    header = "encoding | seeds | accuracy | while training | largest drop without one head | effective heads"
+    return table(header, rows)
+
+
 def verified_types() -> dict[str, float]:
     """The model types that are measured from one pass, and how far their scores are from brute force."""
     lines = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8").splitlines()
@@ -298,6 +313,8 @@ FINDINGS: dict[str, Callable[[], str]] = {
     "rotations, KL": partial(rotations, "KL"),
     "rotations, loss": partial(rotations, "loss"),
     "planning": planning,
+    "encodings with dropout": with_dropout,
+    "runs with dropout": lambda: str(len(results("encodings").query("size == 'small' and dropout == 0.1"))),
     "types verified": lambda: str(len(verified_types())),
     "types, largest difference": worst_types,
 }
