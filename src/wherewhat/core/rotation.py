@@ -137,16 +137,21 @@ class Rotation:
         c[a] = conj(key[a]) * exp(i * angle * a) * query. With grouped keys, each serves H / K query heads.
         """
         phases = self.phases(positions)
+        cos, sin = phases.cos(), phases.sin()
+        x, y = keys[..., self.first], keys[..., self.second]
+        x, y = x * cos + y * sin, y * cos - x * sin  # the contents, rotated back
+        x, y = x[:, :, None], y[:, :, None]  # B K 1 N F
         grouped = query.unflatten(1, (keys.shape[1], -1))[:, :, :, None]  # B K G 1 D
-        mirrored = torch.complex(keys[..., self.first], -keys[..., self.second])
-        contents = mirrored.mul_(torch.complex(phases.cos(), phases.sin()))  # rotated back
-        planes = contents[:, :, None] * torch.complex(grouped[..., self.first], grouped[..., self.second])
-        if self._in_order and self.frequencies == self.planes:
-            return torch.view_as_real(planes).flatten(1, 2)
-        coupling = query.new_zeros(*planes.shape[:-1], self.frequencies, 2)
-        coupling[..., : len(self.rotating), :] = torch.view_as_real(planes[..., self.rotating])
-        resting = [plane for plane in range(self.planes) if plane not in {*self.rotating}]
-        coupling[..., -1, 0] += planes[..., resting].real.sum(-1) if resting else 0
+        u, v = grouped[..., self.first], grouped[..., self.second]
+        re, im = (x * u).addcmul_(y, v), (x * v).addcmul_(y, u, value=-1)
+        coupling = query.new_zeros(*re.shape[:-1], self.frequencies, 2)
+        moving = coupling[..., : len(self.rotating), :]
+        if self._in_order:
+            moving[..., 0], moving[..., 1] = re, im
+        else:
+            moving[..., 0], moving[..., 1] = re[..., self.rotating], im[..., self.rotating]
+            resting = [plane for plane in range(self.planes) if plane not in set(self.rotating)]
+            coupling[..., -1, 0] += re[..., resting].sum(-1) if resting else 0
         for rest in (slice(0, self.start), slice(self.stop, self.head_dim)):
             if rest.start < rest.stop:
                 coupling[..., -1, 0] += (grouped[..., rest] @ keys[:, :, None, :, rest].mT).squeeze(-2)
