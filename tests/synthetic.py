@@ -177,3 +177,11 @@ def pure_profile() -> Profile:
     mass[1, 1, 2, :] = 0.6
     made.tensors["log_mass"] = mass.log().half()
     return made
+
+
+def heads_table(layers: int = 3, heads: int = 4) -> pd.DataFrame:
+    """Later heads are more positional; the last one has no scores."""
+    places = [(layer, head) for layer in range(layers) for head in range(heads)]
+    scores = np.linspace(0, 1, len(places))
+    scores[-1] = np.nan
+    return pd.DataFrame(places, columns=["layer", "head"]).assign(positional=scores, symbolic=1 - scores)

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from socket import gethostname
 
 import numpy as np
 import pandas as pd
@@ -200,19 +199,6 @@ def test_what_was_measured_is_not_measured_again(made, folder):
     assert contents(folder / "made") == before
     assert re.search(r"stories260K +40 +\d+% +\d+%", out)
     assert "Not measured: nothing: nobody/nothing: its tokenizer cannot be loaded" in " ".join(out.split())
-
-
-def test_what_a_killed_process_left_in_a_subfolder_is_removed(tmp_path):
-    """A killed process: one of this machine that has ended."""
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    left = tmp_path / "data" / f".models.parquet.{gethostname()}.{gone.pid}.9bb23743186d.partial"
-    left.parent.mkdir()
-    left.write_bytes(b"half of a table")
-    tables = {name: pd.DataFrame({column: [] for column in columns}) for name, columns in COLUMNS.items()}
-    Atlas(**tables, about={}).save(tmp_path)
-    assert not left.exists()
-    assert (tmp_path / "data" / "models.parquet").exists()
 
 
 @pytest.mark.slow

@@ -10,9 +10,11 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from socket import gethostname
 from threading import Thread
 from typing import Any
 
+import pandas as pd
 import pytest
 from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
@@ -27,6 +29,8 @@ from wherewhat.cli import app
 from wherewhat.cli.output import print_json
 from wherewhat.errors import BadInput
 from wherewhat.remote import _remote_folders, local_copy, upload
+from wherewhat.studies.atlas.atlas import Atlas
+from wherewhat.studies.atlas.card import COLUMNS
 
 PROFILE = "--pairs 4 --samples 12 --seed 1".split()
 
@@ -220,3 +224,16 @@ def test_errors_about_a_remote_folder_name_the_url(refuse: Any, tmp_path: Path) 
             made.write(path, f"p/{path.name}")
     url = f"zip://p::{tmp_path}/some.zip"
     refuse(rf"{re.escape(url)}/heads\.parquet: missing or damaged", "report", url, "-o", tmp_path / "x.html")
+
+
+def test_what_a_killed_process_left_in_a_subfolder_is_removed(tmp_path):
+    """A killed process: one of this machine that has ended."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = tmp_path / "data" / f".models.parquet.{gethostname()}.{gone.pid}.9bb23743186d.partial"
+    left.parent.mkdir()
+    left.write_bytes(b"half of a table")
+    tables = {name: pd.DataFrame({column: [] for column in columns}) for name, columns in COLUMNS.items()}
+    Atlas(**tables, about={}).save(tmp_path)
+    assert not left.exists()
+    assert (tmp_path / "data" / "models.parquet").exists()
