@@ -54,9 +54,8 @@ def battery(model: str, shown: dict[str, list[tuple[str, str, int | None]]]) -> 
 
 def worst_heads(model: str, measure: str, count: int = 3) -> str:
     """The heads without which a measure worsens most, with the change."""
-    heads = _single_heads(model, measure).sort_values(
-        "change", ascending=bool(_single_heads(model, measure)["better"].all())
-    )
+    heads = _single_heads(model, measure)
+    heads = heads.sort_values("change", ascending=bool(heads["better"].all()))
     return ", ".join(f"{one.layer:.0f}.{one.head:.0f} ({one.change:+.3f})" for one in heads.head(count).itertuples())
 
 

@@ -12,8 +12,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-# Elements or pairs for which a second thread does not pay: it has to displace one of torch's, which wait for work
-# without giving up their core.
+# Elements or pairs for which a second thread does not pay. Torch's own threads keep their cores busy while they wait
+# for work, so that a further thread has to share one.
 SMALL = 2**19
 
 

@@ -167,8 +167,8 @@ class LiveModel:
         return self._bias_per_token * tokens**2 <= LARGEST_KEPT
 
     def seen(self, asked: Asked, trace: Trace) -> tuple[Float[Tensor, "L H T"], dict[str, Tensor], str]:
-        """The attention of every head on every token and its scores, in one walk over the layers; no scores, but the
-        reason, where there are none."""
+        """The attention of every head on every token, its scores, and why there are none if there are none; in one walk
+        over the layers."""
         if trace.absolute:
             note = "this model adds positions to its embeddings: wherewhat profile --level prompt measures it"
             return stacked_layers(trace, trace.attention_rows), {}, note

@@ -284,9 +284,9 @@ def implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
             if (inner := getattr(config, key, None)) is not None:
                 configs[id(inner)] = inner
     before = [(config, config._attn_implementation_internal) for config in configs.values()]
-    talks = not modeling_log.disabled
+    was_disabled = modeling_log.disabled
     try:
-        modeling_log.disabled = True  # a verbosity would be slow to change: loggers forget what they know
+        modeling_log.disabled = True  # faster than a verbosity, which clears the caches of all loggers
         try:
             model.set_attn_implementation(name)
         except ValueError:
@@ -294,7 +294,7 @@ def implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
             if name == NAME:
                 raise
         finally:
-            modeling_log.disabled = not talks
+            modeling_log.disabled = was_disabled
         if name == "eager" or (name == "sdpa" and model._supports_sdpa):
             # Families older than the interface cannot be switched, but read this value when they run.
             for config, _ in before:

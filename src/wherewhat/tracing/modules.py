@@ -1,4 +1,4 @@
-"""The modules of a model, as often as every capture looks at them."""
+"""A fast list of the modules of a model, which every capture needs several times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """All modules once, in the order of `model.modules()`, which passes each of them through a chain of generators.
+    """What `list(model.modules())` gives, without its nested generators, which take most of the time.
 
     >>> modules_of(nn.Sequential(nn.ReLU(), nn.Tanh()))[1:]
     [ReLU(), Tanh()]
