@@ -20,11 +20,13 @@ import pandas as pd
 from scipy import stats
 
 from docs_batteries import BATTERIES
+from docs_encodings import ENCODINGS
 from docs_findings import FINDINGS
-from docs_profiles import against_random, profile_rows, prose_rows, quarter_rows, retrieval_rows
+from docs_profiles import PROFILES, against_random, profile_rows, prose_rows, quarter_rows, retrieval_rows
 from docs_spectra import SPECTRA
 from docs_speed import SPEED
-from docs_tables import ROOT, bench, results, short, spread, table, thousands
+from docs_tables import ROOT, bench, results, short, table, thousands
+from docs_training import TRAINING
 
 MARK = re.compile(r"(<!--= (.+?) -->)([\s\S]*?)(<!--/-->)")
 SHOWN_IDS = (1, 4, 7, 9, 10, 11, 12, 13, 14, 16, 19, 22, 31)
@@ -35,22 +37,6 @@ SETTINGS = {
     "induction": "partial induction, one angle",
     "induction, angles (0, theta)": "the same, angles (0, θ)",
     "induction, 8 symbols": "8 symbols, one angle",
-}
-ENCODINGS = {  # as named in the tables: as shown, and the published accuracy on distance
-    "rope": ("RoPE", "92.6"),
-    "p-rope": ("p-RoPE, the 2 slowest of 4 angles set to 0", ""),
-    "rope, half the dimensions": ("RoPE in half of the dimensions", ""),
-    "rope, 4 heads": ("RoPE in 4 heads of 8", ""),
-    "rope, 2 heads": ("RoPE in 2 heads", ""),
-    "rope, 1 head": ("RoPE in 1 head", "about 90"),
-    "rope + sinusoidal": ("RoPE + sinusoids", ""),
-    "mla": ("latent attention, decoupled RoPE", "88.3"),
-    "sinusoidal": ("sinusoids", "second best"),
-    "learned": ("learned positions", ""),
-    "alibi": ("ALiBi", "fails"),
-    "t5-plain": ("relative bias, plain", ""),
-    "t5": ("relative bias, T5's buckets", ""),
-    "nope": ("NoPE", "fails"),
 }
 
 
@@ -153,33 +139,6 @@ def inner_positions(frequency: int) -> str:
 
 def least_score(setting: str, axis: str) -> str:
     return f"{results('decoupling').query('setting == @setting')[axis].min():.4f}"
-
-
-def encoding_runs() -> pd.DataFrame:
-    return results("encodings").query("size == 'small' and dropout == 0")
-
-
-def distance() -> str:
-    runs = encoding_runs().query("task == 'distance' and variant == 'clean'")
-    rows = []
-    for encoding, (name, paper) in ENCODINGS.items():
-        mine = runs[runs["encoding"] == encoding]
-        steps = mine["steps_to_90"]
-        reached = "never" if steps.isna().any() or np.isinf(steps).any() or (steps < 0).any() else f"{steps.mean():.0f}"
-        drop, heads = f"{mine['largest'].mean():.2f}", f"{mine['effective'].mean():.1f}"
-        rows.append([name, spread(mine["accuracy"]), paper, reached, drop, heads])
-    return table("distance | accuracy, % | published | steps to 90 % | drop | heads", rows)
-
-
-def variant(encoding: str, task: str, name: str) -> str:
-    runs = encoding_runs().query("encoding == @encoding and task == @task and variant == @name")
-    return spread(runs["accuracy"])
-
-
-def distinct_runs() -> str:
-    """Runs with different weights: RoPE with added sinusoids is trained under two names."""
-    runs = encoding_runs()
-    return str(len(runs) - len(runs.query("encoding == 'rope' and variant == 'added sinusoids'")))
 
 
 def lab_ablation() -> str:
@@ -304,6 +263,9 @@ NUMBERS: dict[str, Callable[[], str]] = {
     **SPEED,
     **SPECTRA,
     **BATTERIES,
+    **ENCODINGS,
+    **PROFILES,
+    **TRAINING,
     "published speed": published_speed,
     "agreement at 17 tokens": lambda: f"{bench('agreement')[0]['largest difference']:.1e}",
     "ablation of the lab": lab_ablation,
@@ -322,17 +284,10 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "memory": memory,
     "ensemble": ensemble,
     "accuracy by angle": by_angle,
-    "distance": distance,
-    "distinct runs": distinct_runs,
     "accuracy by length": partial(by_length, (17, 60, 80, 100, 200, 300, 500, 800, 1000, 2000, 3000, 5000)),
     "least symbolic score of Retrieval": partial(least_score, "retrieval", "symbolic"),
     "least positional score of Index": partial(least_score, "index", "positional"),
     **{f"inner positions, ID {one}": partial(inner_positions, one) for one in (11, 12, 13, 16, 24)},
-    "ALiBi counting, all flaws": partial(variant, "alibi", "count", "quirky"),
-    "ALiBi counting, slopes": partial(variant, "alibi", "count", "exponential slopes"),
-    "ALiBi counting, fixed keys": partial(variant, "alibi", "count", "fixed keys"),
-    "ALiBi distance, all flaws": partial(variant, "alibi", "distance", "quirky"),
-    "ALiBi distance, fixed keys": partial(variant, "alibi", "distance", "fixed keys"),
     "training speed": partial(cost, "training", "64", "ratio"),
     "prompts per second": lambda: thousands(bench("series")[0]["prompts a second"]),
     "step on distance": partial(cost, "encodings", "a training step, distance", "ratio"),

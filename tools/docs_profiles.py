@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pandas as pd
 
+from docs_tables import results, table
 from wherewhat.core.kinds import LITTLE
 from wherewhat.studies.profile.roles import in_role, rests_on_little
 
@@ -110,3 +114,73 @@ def against_random(effects: pd.DataFrame, model: str, what: str = SLOWEST, measu
     own = effects[(effects["model"] == model) & (effects["what"] == what) & (effects["measure"] == measure)]
     (row,) = own.to_dict("records")
     return f"{row['against']:.2f}, 95 % interval {row['against_low']:.2f} to {row['against_high']:.2f}"
+
+
+def of_task(heads: pd.DataFrame, one: dict[str, object]) -> pd.DataFrame:
+    """The heads of a row of profiles.parquet."""
+    keys = ["model", "pairs", "group", "task"]
+    return heads[(heads[keys] == [one[key] for key in keys]).all(axis=1)]
+
+
+def halves_rows(summary: pd.DataFrame, heads: pd.DataFrame) -> tuple[str, list[list[str]]]:
+    """Header and rows: r, the medians of the first and the second half of the layers, kinds and right answers."""
+    header = "model | pairs x prompts | r of the two axes (95 %) | positional, median of first / second half | symbolic"
+    rows = []
+    for one in summary[(summary["task"] == "binding") & (summary["group"] == 1)].to_dict("records"):
+        own = of_task(heads, one)
+        first = own["layer"] < (own["layer"].max() + 1) / 2
+        medians = (
+            " / ".join(f"{own[half][axis].median():.2f}" for half in (first, ~first))
+            for axis in ("positional", "symbolic")
+        )
+        kinds = " / ".join(str((own["kind"] == kind).sum()) for kind in KINDS)
+        r = f"{one['r']:.2f} ({one['r_low']:.2f} to {one['r_high']:.2f})"
+        right = f"{one['right']:.0f} of {one['prompts']:.0f}"
+        rows.append([one["model"], f"{one['pairs']} x {one['prompts']:.0f}", r, *medians, kinds, right])
+    rows.append(["gemma-2-2b-it, as published", "256", "-0.91", "0.83 / 0.56", "reversed", "-", "-"])
+    return f"{header} | {' / '.join(KINDS)} | right answers", rows
+
+
+def setting(column: str, tau: float = 1e-4, blocks: str = "as given", model: str = "SmolLM2-135M-Instruct") -> str:
+    """r or a median of a model with another tau or other blocks."""
+    found = results("profiles-settings").query("model == @model and blocks == @blocks")
+    return f"{found[(found['tau'] / tau - 1).abs().fillna(0) < 1e-3][column].item():.2f}"
+
+
+def stability(model: str, low: float, high: float) -> str:
+    """The share of heads whose kind is the same on both halves of the prompts, in percent."""
+    found = results("profiles-stability").query("model == @model and on_blocks >= @low and on_blocks < @high")
+    return f"{100 * found['same'].mean():.0f}"
+
+
+def little_kinds(model: str) -> str:
+    found = results("profiles-stability").query("model == @model and on_blocks < @LITTLE")["kind"].value_counts()
+    return ", ".join(
+        f"{found.get(kind, 0)} {kind}" for kind in ("mixed", "where", "what", "unfocused") if kind in found
+    )
+
+
+def sink(model: str) -> str:
+    """The share of attention on the token on which most of it falls."""
+    return f"{100 * results('profiles-settings').query('model == @model')['sink_attention'].iloc[0]:.0f}"
+
+
+BANDS = {"below 1 %": (0, 0.01), "1 to 3 %": (0.01, 0.03), "3 to 10 %": (0.03, 0.1), "above 10 %": (0.1, 1.01)}
+LARGER = ("Qwen2.5-Coder-0.5B", "SmolLM2-135M-Instruct", "gemma-3-270m")
+
+
+def stability_table() -> str:
+    rows = ([model, *(f"{stability(model, *band)} %" for band in BANDS.values())] for model in LARGER)
+    return table(f"attention on the blocks | {' | '.join(BANDS)}", rows)
+
+
+PROFILES: dict[str, Callable[[], str]] = {
+    "r and medians": lambda: table(*halves_rows(results("profiles"), results("profiles-heads"))),
+    "r at the default": partial(setting, "r"),
+    "r of the plain mean": partial(setting, "r", tau=float("inf")),
+    "second half by statement": partial(setting, "median_positional_second"),
+    "second half by token": partial(setting, "median_positional_second", blocks="one token"),
+    "stability of kinds": stability_table,
+    "kinds with little attention, Qwen": partial(little_kinds, LARGER[0]),
+    **{f"sink, {model}": partial(sink, model) for model in LARGER},
+}

@@ -1,4 +1,4 @@
-"""What tools/docs_numbers.py and tools/docs_findings.py share: the stored tables, and how numbers are written."""
+"""What the modules behind tools/docs_numbers.py share: the stored tables, and how numbers are written."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ def table(header: str, rows: Iterable[Iterable[object]]) -> str:
     return f"\n\n{body}\n\n"
 
 
+def span(values: Iterable[float], form: str = ".2f", word: str = " to ", times: float = 1) -> str:
+    """The smallest and the largest of some values, as one number if they are written alike."""
+    found = sorted(values)
+    return word.join(dict.fromkeys(f"{times * value:{form}}" for value in (found[0], found[-1])))
+
+
 def spread(values: Iterable[float], digits: int = 1) -> str:
     """Mean ± half of the 95 % interval over seeds, in percent."""
     found = 100 * np.asarray(list(values), float)
@@ -47,3 +53,8 @@ def thousands(value: float) -> str:
 def short(value: float) -> str:
     """An accuracy: .84, 1.00."""
     return f"{value:.2f}".removeprefix("0")
+
+
+def short_span(values: Iterable[float]) -> str:
+    found = sorted(values)
+    return " to ".join(dict.fromkeys(short(value) for value in (found[0], found[-1])))

@@ -1,19 +1,23 @@
 """The seeds of positional heads before any training: how far sequences agree, and the margins of layers.
 
-Prints one row per size and encoding, means over seeds with 95 % intervals; a few minutes on one core.
+Writes one row per size, encoding and seed to results/encodings-seeds.parquet; a few minutes on one core.
 
     python tools/encoding_seeds.py
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pandas as pd
 import torch
 
+from wherewhat.files import write_table
 from wherewhat.lab.classifier import Classifier
 from wherewhat.studies.encodings.runs import training_cell
 from wherewhat.studies.encodings.settings import FEW_SEQUENCES, LARGE_MODEL, EncodingSetting
 from wherewhat.studies.encodings.signals import long_sequences, pulls
-from wherewhat.studies.encodings.tables import margins, over_seeds
+from wherewhat.studies.encodings.tables import margins
 
 SEEDS = range(5)
 ENCODINGS = ("rope", "rope, 1 head", "mla", "alibi", "t5")
@@ -36,14 +40,14 @@ def measure(setting: EncodingSetting) -> dict[str, float]:
 
 def main() -> None:
     torch.set_num_threads(1)
+    rows = []
     for size in ("small", LARGE_MODEL, FEW_SEQUENCES):
         for name in ENCODINGS:
-            found = [measure(EncodingSetting(name, "distance", seed, size=size)) for seed in SEEDS]
-            means = {what: over_seeds([one[what] for one in found]) for what in found[0]}
-            shown = ", ".join(
-                f"{what} {mean:.3g} ({low:.3g} to {high:.3g})" for what, (mean, low, high) in means.items()
-            )
-            print(f"{size}: {name}: {shown}", flush=True)
+            for seed in SEEDS:
+                found = measure(EncodingSetting(name, "distance", seed, size=size))
+                rows.append({"size": size, "encoding": name, "seed": seed} | found)
+            print(f"{size}: {name}", flush=True)
+    write_table(Path(__file__).parents[1] / "results" / "encodings-seeds.parquet", pd.DataFrame(rows))
 
 
 if __name__ == "__main__":

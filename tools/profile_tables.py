@@ -4,11 +4,17 @@ Usage: python tools/profile_tables.py FOLDER
 
 FOLDER/profiles holds folders of profiles, FOLDER/ablations folders of ablations, as the commands on these pages save
 them. Writes results/profiles.parquet, profiles-heads.parquet and ablation-models.parquet.
+
+Usage: python tools/profile_tables.py FOLDER --settings
+
+From FOLDER/profiles, profiles with default options: results/profiles-settings.parquet, how r and the medians depend on
+tau and blocks, and profiles-stability.parquet, how often the kind of a head is the same on both halves of the prompts.
 """
 
 from __future__ import annotations
 
 import sys
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 import wherewhat as ww
+from wherewhat.core.kinds import kind
 
 RESULTS = Path(__file__).parents[1] / "results"
 MODELS = {  # as files are called: as they are named in the tables, in their order
@@ -75,6 +82,40 @@ def in_order(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return ordered.astype(dict.fromkeys(numbers, np.float32)).reset_index(drop=True)
 
 
+def of_settings(profile: ww.Profile) -> pd.DataFrame:
+    """The sensitivity rows, and the token on which most attention falls as a sink."""
+    table = pd.json_normalize(profile.about["sensitivity"])
+    for name in ("median_positional", "median_symbolic"):
+        table[[f"{name}_first", f"{name}_second"]] = table.pop(name).tolist()
+    table["tau"] = table["tau"].astype(float)
+    sinks = profile.about["sinks"]["tokens"]
+    token, share = (sinks[0]["token"], sinks[0]["attention"]) if sinks else (None, np.nan)
+    return table.assign(model=named(profile.about["model"]), sink=token, sink_attention=share)
+
+
+def of_halves(profile: ww.Profile) -> pd.DataFrame:
+    """One row per head: the share of splits of the prompts in which its kind is the same on both halves."""
+    scores = np.stack([profile.tensors[name].double().numpy() for name in ("positional", "symbolic")])
+    number = scores.shape[1]
+    halves = [list(one) for one in combinations(range(number), number // 2) if 0 in one]
+    same = np.mean(
+        [kinds(*np.nanmean(scores[:, one], 1)) == kinds(*np.nanmean(np.delete(scores, one, 1), 1)) for one in halves],
+        axis=0,
+    )
+    table = profile.heads[["layer", "head", "kind", "on_blocks"]].assign(same=same.ravel())
+    return table.assign(model=named(profile.about["model"]))
+
+
+def kinds(positional: np.ndarray, symbolic: np.ndarray) -> np.ndarray:
+    return np.vectorize(kind)(positional, symbolic)
+
+
+def settings(folder: Path) -> None:
+    found = [ww.Profile.load(one) for one in sorted((folder / "profiles").iterdir())]
+    for name, of in (("settings", of_settings), ("stability", of_halves)):
+        in_order(pd.concat(map(of, found))).to_parquet(RESULTS / f"profiles-{name}.parquet", index=False)
+
+
 def main(folder: Path) -> None:
     found = [of_profile(ww.Profile.load(one)) for one in sorted((folder / "profiles").iterdir())]
     by = ("pairs", "group", "task")
@@ -88,4 +129,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    (settings if "--settings" in sys.argv[2:] else main)(Path(sys.argv[1]))
