@@ -18,6 +18,8 @@ from . import (
     confirmation,
     encodings,
     ensemble,
+    growth,
+    imports,
     loading,
     memory,
     offload,
@@ -32,7 +34,7 @@ from . import (
 from .table import last_committed, table
 
 PARTS = """profiles loading published agreement overhead confirmation memory offload training series ablation ensemble
-encodings cells rotations serve""".split()
+encodings cells rotations serve growth imports""".split()
 RESULTS = Path(__file__).parent / "results.json"
 
 
@@ -53,7 +55,7 @@ def main() -> None:
                 case "profiles":
                     rows = [profiles.compare(case) for case, (path, *_) in profiles.CASES.items() if path.exists()]
                 case "loading":
-                    rows = [loading.compare()]
+                    rows = loading.compare()
                 case "published":
                     rows = [published.compare(17, 64), published.compare(65, 16), published.compare(129, 8)]
                 case "agreement":
@@ -81,6 +83,10 @@ def main() -> None:
                     rows = cells.compare()
                 case "rotations":
                     rows = rotations.compare()
+                case "growth":
+                    rows = growth.compare()
+                case "imports":
+                    rows = imports.compare()
                 case "serve":
                     rows = serve.compare()
                 case _:

@@ -1,7 +1,6 @@
 """How the cost of scoring grows, on random layers without a forward pass: processor time of one thread, peak memory.
 
-`python -m bench.growth` prints for each size that grows the seconds and megabytes at its ends, and exponents fitted to
-the larger half of the values.
+For each size that grows: the seconds and megabytes at its ends, and exponents fitted to the larger half of the values.
 """
 
 from __future__ import annotations
@@ -79,8 +78,3 @@ def compare() -> list[dict[str, float | str]]:
                 row: dict[str, float | str] = {"grows": axis, "of": what, "from": sizes[0], "to": sizes[-1]}
                 rows.append(row | {"first": values[0], "last": values[-1], "exponent": exponent(sizes, values)})
     return rows
-
-
-if __name__ == "__main__":
-    for line in compare():
-        print(" ".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in line.values()))

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 
@@ -16,7 +17,9 @@ import wherewhat as ww
 from wherewhat.tracing.fingerprint import model_hash
 
 from .memory import peak_megabytes
-from .overhead import SMOLLM2
+from .profiles import CASES
+
+MODELS = {name: CASES[name][0] for name in ("SmolLM2", "Qwen2.5-Coder 0.5B")}
 
 
 def measure(path: str) -> dict[str, float | str]:
@@ -28,10 +31,14 @@ def measure(path: str) -> dict[str, float | str]:
     return taken | {"weights MB": size, "hash": model_hash(model)}
 
 
-def compare() -> dict[str, float | str]:
-    path = str(SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf")
+def compare() -> list[dict[str, float | str]]:
+    """Every model that is here."""
+    return [compare_model(name, path) for name, path in MODELS.items() if path.exists()]
+
+
+def compare_model(name: str, path: Path) -> dict[str, float | str]:
     with TemporaryDirectory() as cache:
-        words, environment = [sys.executable, "-m", "bench.loading", path], os.environ | {"XDG_CACHE_HOME": cache}
+        words, environment = [sys.executable, "-m", "bench.loading", str(path)], os.environ | {"XDG_CACHE_HOME": cache}
         first, second = (
             json.loads(
                 subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout.splitlines()[
@@ -42,7 +49,7 @@ def compare() -> dict[str, float | str]:
         )
     assert first["hash"] == second["hash"]
     return {
-        "model": "SmolLM2",
+        "model": name,
         "first s": first["s"],
         "second s": second["s"],
         "ratio": second["s"] / first["s"],

@@ -103,6 +103,16 @@ def lines(results: Rows) -> Iterator[Line]:
             ratio,
         )
 
+    for row in results.get("growth", []):
+        size = {"s": seconds, "MB": lambda value: f"{value:.0f} MB"}[row["of"].split()[-1]]
+        if row["grows"] == "tokens":  # the others are on the page about performance
+            work = f"{row['of']}, {row['from']} to {row['to']} tokens: exponent"
+            yield Line(work, size(row["last"]), f"{size(row['first'])} at {row['from']}", row["exponent"])
+    taken = {row["command"]: row["s"] for row in results.get("imports", [])}
+    libraries = taken.pop("import torch, transformers", 1.0)
+    for command, value in taken.items():
+        yield Line(command, seconds(value), f"{seconds(libraries)} torch, transformers", value / libraries)
+
 
 def seconds(value: float) -> str:
     return f"{value:.3g} s"

@@ -231,18 +231,28 @@ def test_the_version(run):
     assert run("--version") == (0, f"{version('wherewhat')}\n", "")
 
 
-def test_a_missing_folder_is_named_before_torch_is_imported(tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["report", "gone"], "gone: no such folder"),
+        (["plot", "gone"], "gone: no such folder"),
+        (["compare", "gone", "gone"], "gone: no such folder"),
+        (["profile", "number", "--pairs", "-3"], "pairs must be 2 to 512, got -3"),
+        (["ablate", "number", "--draws", "0"], "draws must be at least 1, got 0"),
+        (["train", "letter", "--steps", "0"], "steps must be at least 1, got 0"),
+    ],
+)
+def test_what_needs_no_model_is_refused_before_torch_is_imported(arguments, words, tmp_path):
     script = """import sys
 from wherewhat.cli import main
 try:
     main()
 except SystemExit as ended:
     print(ended.code, "torch" in sys.modules)"""
-    for arguments in (["report", "gone"], ["plot", "gone"], ["compare", "gone", "gone"]):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert (done.stdout, done.stderr) == ("2 False\n", "wherewhat: gone: no such folder\n")
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("2 False\n", f"wherewhat: {words}\n")
 
 
 def test_a_profile_that_is_missing_is_named(refuse, tmp_path):

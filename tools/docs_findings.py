@@ -1,4 +1,4 @@
-"""Numbers of the pages on length, frequencies and rotations, from the stored tables.
+"""Numbers of the pages on length and frequencies, from the stored tables.
 
 Used by tools/docs_numbers.py; each entry of FINDINGS is named in a page of docs/.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from docs_tables import ROOT, bench, results, span, table, thousands
+from docs_tables import ROOT, results, span, table, thousands
 
 
 def accuracy(name: str, task: str, length: int, hops: int) -> str:
@@ -75,24 +75,6 @@ def behaviour(setting: str) -> str:
     return f"{stats.spearmanr((found['positional'] - found['symbolic']).abs(), found['accuracy'])[0]:.2f}"
 
 
-def rotations(measure: str) -> str:
-    """A table of tools/rotations.py."""
-    from rotations import markdown
-    from wherewhat.studies.rotations.experiment import summarise
-
-    parts = markdown(summarise(results("rotations"))).split("\n\n")
-    (found,) = (part for part in parts if part.startswith(f"| {measure}: model, documents"))
-    return f"\n\n{found}\n\n"
-
-
-def planning() -> str:
-    rows = (
-        (one["model"], thousands(one["tokens"]), f"{one['plain s']:.2g} s", f"**{one['planning ratio']:.2f}**")
-        for one in bench("rotations")
-    )
-    return table("model | tokens | plain pass | planning, relative to it", rows)
-
-
 def verified_types() -> dict[str, float]:
     """The model types that are measured from one pass, and how far their scores are from brute force."""
     lines = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8").splitlines()
@@ -128,9 +110,6 @@ FINDINGS: dict[str, Callable[[], str]] = {
     "U of Index": partial(curvature, "index", 13, 2),
     "inverse U of Retrieval": partial(curvature, "retrieval", 7, 3),
     **{f"accuracy and scores, {name}": partial(behaviour, name.lower()) for name in ("Index", "Retrieval")},
-    "rotations, KL": partial(rotations, "KL"),
-    "rotations, loss": partial(rotations, "loss"),
-    "planning": planning,
     "types verified": lambda: str(len(verified_types())),
     "types, largest difference": worst_types,
 }

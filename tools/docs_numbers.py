@@ -3,7 +3,8 @@
 Usage: python tools/docs_numbers.py [--write]
 
 A number or table between <!--= NAME --> and <!--/--> in a page of docs/ is that of the function NAME in NUMBERS (or in
-FINDINGS of tools/docs_findings.py), made from results/*.parquet and bench/results.json. Without --write, pages that
+FINDINGS of tools/docs_findings.py), made from results/*.parquet and bench/results.json; or NAME is a query as in
+streaming[what == '75% by need' and measure == 'repeat_loss'].after:.2f. Without --write, pages that
 differ are listed and the exit code is 1.
 """
 
@@ -23,12 +24,14 @@ from docs_batteries import BATTERIES
 from docs_encodings import ENCODINGS
 from docs_findings import FINDINGS
 from docs_profiles import PROFILES, against_random, profile_rows, prose_rows, quarter_rows, retrieval_rows
+from docs_rotations import ROTATIONS
 from docs_spectra import SPECTRA
 from docs_speed import SPEED
-from docs_tables import ROOT, bench, results, short, table, thousands
+from docs_tables import ROOT, bench, results, short, span, table, thousands
 from docs_training import TRAINING
 
 MARK = re.compile(r"(<!--= (.+?) -->)([\s\S]*?)(<!--/-->)")
+LOOKUP = re.compile(r"([\w-]+)\[(.+)\]\.(\w+):(\S+)")
 SHOWN_IDS = (1, 4, 7, 9, 10, 11, 12, 13, 14, 16, 19, 22, 31)
 SLOWER = ("mid-fast", "mid-slow", "slow")
 SETTINGS = {
@@ -265,6 +268,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     **BATTERIES,
     **ENCODINGS,
     **PROFILES,
+    **ROTATIONS,
     **TRAINING,
     "published speed": published_speed,
     "agreement at 17 tokens": lambda: f"{bench('agreement')[0]['largest difference']:.1e}",
@@ -311,11 +315,19 @@ def current(text: str, source: str) -> str:
     """The text with all its numbers as the tables have them now."""
 
     def value(found: re.Match[str]) -> str:
-        if found[2] not in NUMBERS:
-            raise SystemExit(f"{source}: no number is called {found[2]!r}; they are defined in tools/docs_numbers.py.")
-        return f"{found[1]}{NUMBERS[found[2]]()}{found[4]}"
+        return f"{found[1]}{number(found[2], source)}{found[4]}"
 
     return MARK.sub(value, text)
+
+
+def number(name: str, source: str) -> str:
+    """What the tables have for a mark: by its name, or by a query as in TABLE[condition].column:format."""
+    if name in NUMBERS:
+        return NUMBERS[name]()
+    if (found := LOOKUP.fullmatch(name)) is None:
+        raise SystemExit(f"{source}: no number is called {name!r}; they are defined in tools/docs_numbers.py.")
+    table_name, condition, column, form = found.groups()
+    return span(results(table_name).query(condition)[column], form)
 
 
 def outdated(pages: Iterable[Path]) -> dict[Path, str]:

@@ -31,6 +31,35 @@ def live_speed() -> str:
     return table(header, rows)
 
 
+def growth() -> str:
+    """Seconds at both ends and exponents, of heads and of frequencies."""
+    found = {(one["grows"], one["of"]): one for one in bench("growth")}
+    rows = []
+    for axis in dict.fromkeys(axis for axis, _ in found):
+        both = [found[axis, f"{what} s"] for what in ("heads", "frequencies")]
+        cells = (
+            part for one in both for part in (f"{one['first']:.2g} to {one['last']:.2g}", f"{one['exponent']:.1f}")
+        )
+        rows.append([axis, f"{both[0]['from']:,}", f"{both[0]['to']:,}", *cells])
+    return table("what grows | from | to | heads, s | exponent | frequencies, s | exponent", rows)
+
+
+def memory_growth(column: str, of: str, form: str) -> str:
+    (one,) = (row for row in bench("growth") if row["grows"] == "tokens" and row["of"] == f"{of} MB")
+    return f"{one[column]:{form}}"
+
+
+def loads() -> str:
+    columns = ("first, peak / float32 size", "second, peak / float32 size", "ratio of processor time", "ratio")
+    rows = ([one["model"], *(f"{one[column]:.2f}" for column in columns)] for one in bench("loading"))
+    return table("model | first load, peak | second load, peak | second / first, processor time | by the clock", rows)
+
+
+def seconds(command: str, form: str) -> str:
+    (one,) = (row for row in bench("imports") if row["command"] == command)
+    return f"{one['s']:{form}}"
+
+
 def first(part: str, column: str, form: str = ".2f", times: float = 1) -> str:
     return f"{times * bench(part)[0][column]:{form}}"
 
@@ -46,6 +75,24 @@ SPEED: dict[str, Callable[[], str]] = {
     "cost of the confirmation": lambda: bench("confirmation")[0]["cost"].replace("%", " %"),
     "step, processor time": partial(first, "training", "ratio of processor time"),
     "step in bfloat16": partial(first, "training", "bfloat16 ratio"),
+    "growth": growth,
+    **{
+        f"memory of {of}, {column}": partial(memory_growth, column, of, form)
+        for of in ("heads", "frequencies")
+        for column, form in (("last", ".0f"), ("exponent", ".1f"))
+    },
+    "loads": loads,
+    **{
+        f"time of {name}": partial(seconds, name, form)
+        for name, form in (
+            ("import wherewhat", ".2f"),
+            ("wherewhat --help", ".2f"),
+            ("import torch, transformers", ".0f"),
+            ("import numba", ".1f"),
+            ("a model that is missing", ".1f"),
+            ("a number out of range", ".1f"),
+        )
+    },
     "second load": partial(first, "loading", "ratio"),
     **{
         f"{name} on {model}": partial(overhead, model, column)

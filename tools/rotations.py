@@ -2,6 +2,7 @@
 
 python tools/rotations.py MODEL ... --folder runs/rotations --lengths 256 1024 2048
 python tools/rotations.py MODEL ... --folder runs/rotations --collect results/rotations.parquet
+python tools/rotations.py SMOLLM2 STORIES15M --relation results/rotations-relation.parquet
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ import torch
 
 from wherewhat.cli.output import quiet_libraries
 from wherewhat.files import write_table
+from wherewhat.prompts import Prompt, binding
+from wherewhat.prompts.request import pairs_that_fit
 from wherewhat.studies.rotations.evaluate import MEASURES
 from wherewhat.studies.rotations.experiment import LENGTHS, experiment, summarise
 from wherewhat.studies.rotations.finetune import finetune
+from wherewhat.studies.rotations.relation import relation
+from wherewhat.tracing.load import open_model
 
 CRITERIA = (
     "none", "plan", "plan per head", "norm", "highest", "uniform", "lowest", "random", "shuffled heads", "shuffled text"
@@ -69,6 +74,20 @@ def _cell(row: Any, bold: bool) -> str:
     return f"{f'**{value}**' if bold else value} ({row['low']:.{digits}f}-{row['high']:.{digits}f})"
 
 
+def effects_and_scores(model: str, longest: int = 220) -> pd.DataFrame:
+    """Means over two binding prompts of at most this many tokens, one row per plane of every head."""
+    opened = open_model(model)
+
+    def lists(pairs: int) -> list[Prompt]:
+        return binding(opened.tokenizer, pairs, 2, 0)
+
+    prompts = lists(pairs_that_fit(lists, longest, 64))
+    both = pd.concat([relation(opened.model, prompt) for prompt in prompts])
+    means: Any = both.groupby(["layer", "head", "frequency"], as_index=False).mean()
+    tokens = max(len(prompt.ids) for prompt in prompts)
+    return means.assign(model=opened.short_name, tokens=tokens, pairs=len(prompts[0].blocks))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+")
@@ -81,6 +100,7 @@ def main() -> None:
         "--markdown", action="store_true", help="print the tables of docs/results/rotations.md from a collected table"
     )
     parser.add_argument("--finetune", type=Path, help="fine-tune with each criterion in force, into this table")
+    parser.add_argument("--relation", type=Path, help="effects beside scores on two binding prompts, into this table")
     parser.add_argument("--steps", type=int, default=300)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -89,6 +109,9 @@ def main() -> None:
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
 
+    if given.relation is not None:
+        write_table(given.relation, pd.concat([effects_and_scores(model) for model in given.models]))
+        return
     for model in given.models:
         if given.markdown:
             print(markdown(summarise(pd.read_parquet(model))))

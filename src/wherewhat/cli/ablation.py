@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..words import model_name
-from .options import AsJson, Seed, existing_folder_option, flag, in_cells, model_options, option, output_folder
+from .options import AsJson, Seed, existing_folder_option, flag, in_cells, model_options, option, output_folder, within
 from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
@@ -18,7 +18,7 @@ Model = Annotated[
         metavar="MODEL", help="Hub id, local folder, .gguf file or folder of a training run; or number, letter."
     ),
 ]
-Pairs = Annotated[int, option("Statements per binding prompt.")]
+Pairs = Annotated[int, option("Statements per binding prompt.", callback=within(1))]
 Several = list[str] | None
 
 
@@ -33,13 +33,15 @@ def ablate(
     ] = None,
     folder: Annotated[Path | None, output_folder("Folder for the result.", "ablations/MODEL")] = None,
     pairs: Pairs = 8,
-    samples: Annotated[int | None, option("Prompts of each kind.", "32; number, letter and runs: 200")] = None,
+    samples: Annotated[
+        int | None, option("Prompts of each kind.", "32; number, letter and runs: 200", callback=within(1))
+    ] = None,
     text: Annotated[Path | None, option("A .txt file to measure loss on.", "an included story")] = None,
     stretch: Annotated[int | None, option("Tokens per stretch of text; fewer for a short text.", "128", min=26)] = None,
     fraction: Annotated[
         list[float] | None, option("Fraction of heads to ablate; may be repeated.", "0.05 0.1 0.2 0.4")
     ] = None,
-    draws: Annotated[int, option("Random controls of each kind.")] = 5,
+    draws: Annotated[int, option("Random controls of each kind.", callback=within(1))] = 5,
     ablation: Annotated[str, option("Output of an ablated head: mean (over other text) | zero.")] = "mean",
     each_head: Annotated[
         bool, flag("--each-head", "Also ablate every head by itself, compared with the mean of all.")
@@ -114,7 +116,9 @@ def deposit(
     model: Model,
     folder: Annotated[Path | None, output_folder("Folder for the result.", "deposit/MODEL")] = None,
     pairs: Pairs = 8,
-    samples: Annotated[int | None, option("Prompts of each kind.", "16; number, letter and runs: 200")] = None,
+    samples: Annotated[
+        int | None, option("Prompts of each kind.", "16; number, letter and runs: 200", callback=within(1))
+    ] = None,
     ablation: Annotated[str, option("Output of an ablated head: zero | mean (over other text).")] = "zero",
     seed: Seed = 0,
     as_json: AsJson = False,

@@ -9,21 +9,33 @@ import typer
 
 from ..errors import CellsFailed
 from ..words import model_name
-from .options import AsJson, Device, DeviceMap, Dtype, Seed, TrustRemoteCode, flag, in_cells, option, output_folder
+from .options import (
+    AsJson,
+    Device,
+    DeviceMap,
+    Dtype,
+    Seed,
+    TrustRemoteCode,
+    flag,
+    in_cells,
+    option,
+    output_folder,
+    within,
+)
 from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
-Threads = Annotated[int | None, option("Processor threads.", "all")]
+Threads = Annotated[int | None, option("Processor threads.", "all", callback=within(1))]
 
 
 @app.command()
 def train(
     task: Annotated[str, typer.Argument(metavar="TASK", help="number or letter.")],
     folder: Annotated[Path | None, output_folder("Folder of the run.", "runs/TASK-SEED")] = None,
-    steps: Annotated[int, option("Training steps; one epoch is 6750.")] = 6750,
-    batch: Annotated[int, option("Sequences per step.")] = 64,
+    steps: Annotated[int, option("Training steps; one epoch is 6750.", callback=within(1))] = 6750,
+    batch: Annotated[int, option("Sequences per step.", callback=within(1))] = 64,
     rate: Annotated[float, option("Peak learning rate.")] = 1e-4,
-    warmup: Annotated[int, option("Steps until the peak learning rate.")] = 750,
+    warmup: Annotated[int, option("Steps until the peak learning rate.", callback=within(0))] = 750,
     schedule: Annotated[str, option("Decay of the learning rate to 0: linear or cosine.")] = "linear",
     dropout: Annotated[float, option("Dropout rate.")] = 0.1,
     embedding_dropout: Annotated[float | None, option("Dropout rate of embeddings.", "same as --dropout")] = None,
@@ -32,7 +44,7 @@ def train(
     bfloat16: Annotated[
         bool, flag("--bfloat16", "Matrix products in bfloat16: faster where the processor has it.")
     ] = False,
-    every: Annotated[int, option("Steps between checkpoints.")] = 50,
+    every: Annotated[int, option("Steps between checkpoints.", callback=within(1))] = 50,
     threads: Threads = None,
     seed: Seed = 0,
     data_seed: Annotated[int | None, option("Seed of the order of the sequences.", "same as --seed")] = None,
@@ -78,11 +90,11 @@ def dynamics(
     folder: Annotated[
         Path | None, output_folder("Folder for the result.", "RUN/dynamics | dynamics | dynamics/MODEL")
     ] = None,
-    prompts: Annotated[int | None, option("Number of prompts.", "2400 | models: 8")] = None,
+    prompts: Annotated[int | None, option("Number of prompts.", "2400 | models: 8", callback=within(1))] = None,
     hop_positions: Annotated[
         bool, flag("--hop-positions", "Training run: also score queries at the intermediate positions of each path.")
     ] = False,
-    pairs: Annotated[int, option("Models: statements per binding prompt.")] = 32,
+    pairs: Annotated[int, option("Models: statements per binding prompt.", callback=within(1))] = 32,
     tau: Annotated[float, option("Temperature of the weights over swaps.")] = 1e-4,
     revisions: Annotated[
         str | None,

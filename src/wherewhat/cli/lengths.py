@@ -10,7 +10,7 @@ import typer
 
 from ..errors import BadInput
 from ..words import model_name
-from .options import AsJson, Seed, flag, in_cells, model_options, option, output_folder
+from .options import AsJson, Seed, flag, in_cells, model_options, option, output_folder, within
 from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
@@ -41,7 +41,9 @@ def lengths(
             "Training runs, number, letter: multiply logits by log n / log 17 at n tokens, to offset dilution.",
         ),
     ] = False,
-    runs: Annotated[int | None, option("Language models: number of runs; seeds count up from --seed.", "5")] = None,
+    runs: Annotated[
+        int | None, option("Language models: number of runs; seeds count up from --seed.", "5", callback=within(1))
+    ] = None,
     one_message: Annotated[
         bool, flag("--one-message", "Language models: instruction and examples in one message of a chat, as published.")
     ] = False,
@@ -54,9 +56,11 @@ def lengths(
         endpoint_option("Environment variable that holds the API key.", "OPENAI_API_KEY", metavar="VARIABLE"),
     ] = None,
     per_minute: Annotated[float | None, endpoint_option("Maximum number of requests per minute.", "no limit")] = None,
-    concurrency: Annotated[int | None, endpoint_option("Requests at a time.", "4")] = None,
+    concurrency: Annotated[int | None, endpoint_option("Requests at a time.", "4", callback=within(1))] = None,
     timeout: Annotated[float | None, endpoint_option("Seconds to wait for an answer.", "60")] = None,
-    retries: Annotated[int | None, endpoint_option("Retries per request, with increasing pauses.", "8")] = None,
+    retries: Annotated[
+        int | None, endpoint_option("Retries per request, with increasing pauses.", "8", callback=within(0))
+    ] = None,
     price_in: Annotated[float | None, endpoint_option("Price of a million tokens read.")] = None,
     price_out: Annotated[float | None, endpoint_option("Price of a million tokens written.")] = None,
     extra: Annotated[

@@ -21,6 +21,19 @@ def option(help: str, default: str | None = None, *flags: str, **settings: Any) 
     return typer.Option(*flags, help=help, show_default=default or True, **settings)
 
 
+def within(low: int, high: int | None = None) -> Callable[..., Any]:
+    """A callback that refuses numbers outside of a range in one line, before torch is imported."""
+
+    def check(_: Any, parameter: Any, value: int | None) -> int | None:
+        if value is not None and (value < low or (high is not None and value > high)):
+            wanted = f"at least {low}" if high is None else f"{low} to {high}"
+            report_line(f"wherewhat: {parameter.name} must be {wanted}, got {value}")
+            raise typer.Exit(2)
+        return value
+
+    return check
+
+
 def flag(name: str, help: str) -> Any:
     """An option without a value and without a --no- form."""
     return typer.Option(name, help=help)

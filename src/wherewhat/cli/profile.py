@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..words import model_name
-from .options import AsJson, Model, Seed, flag, folder_argument, in_cells, model_options, option, output_folder
+from .options import AsJson, Model, Seed, flag, folder_argument, in_cells, model_options, option, output_folder, within
 from .output import print_json, report_line, saved, standard_output, study
 
 app = typer.Typer()
@@ -19,7 +19,7 @@ skipped swaps sensitivity warnings self_check""".split()
 @app.command()
 def demo(
     folder: Annotated[Path, output_folder("Folder for both profiles and the page.")] = Path("demo"),
-    prompts: Annotated[int, option("Number of sequences of each task to measure on.")] = 64,
+    prompts: Annotated[int, option("Number of sequences of each task to measure on.", callback=within(1))] = 64,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -66,16 +66,23 @@ def profile(
     ] = None,
     kind: Annotated[str | None, option("binding: color, fruit, city or animal.", "color")] = None,
     template: Annotated[str | None, option("binding: plain, favorite, record or owner.", "plain")] = None,
-    pairs: Annotated[int | None, option("binding: statements per prompt, 2 to 512.", "64, or as many as fit")] = None,
-    group: Annotated[int | None, option("binding: statements per block.", "1")] = None,
-    samples: Annotated[int | None, option("Number of prompts.", "8")] = None,
+    pairs: Annotated[
+        int | None,
+        option("binding: statements per prompt, 2 to 512.", "64, or as many as fit", callback=within(2, 512)),
+    ] = None,
+    group: Annotated[int | None, option("binding: statements per block.", "1", callback=within(1))] = None,
+    samples: Annotated[int | None, option("Number of prompts.", "8", callback=within(1))] = None,
     chat: Annotated[bool | None, option("binding: apply the model's chat template.", "no-chat")] = None,
-    width: Annotated[int | None, option("Text: tokens per block.", "8")] = None,
-    stretch: Annotated[int | None, option("Text: tokens per prompt; fewer for a short text.", "256")] = None,
+    width: Annotated[int | None, option("Text: tokens per block.", "8", callback=within(1))] = None,
+    stretch: Annotated[
+        int | None, option("Text: tokens per prompt; fewer for a short text.", "256", callback=within(1))
+    ] = None,
     level: Annotated[
         str, option("keys: swap inside each head | prompt: swap in the prompt and rerun the model.")
     ] = "keys",
-    swaps: Annotated[int | None, option("level prompt: most swaps to run per prompt.", "128")] = None,
+    swaps: Annotated[
+        int | None, option("level prompt: most swaps to run per prompt.", "128", callback=within(1))
+    ] = None,
     tau: Annotated[float, option("Temperature of the weights over swaps; inf: unweighted mean.")] = 1e-4,
     overwrite: Annotated[bool, flag("--overwrite", "Replace a profile with other settings.")] = False,
     seed: Seed = 0,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import folder_argument, option
+from .options import folder_argument, option, within
 from .output import quiet_libraries
 
 app = typer.Typer()
@@ -50,9 +50,13 @@ def plot(
     ],
     figure: Annotated[str | None, option("What to draw, see above.", "plane | scores | ablation | atlas")] = None,
     path: Annotated[Path | None, option("A .png, .pdf or .svg file.", "FIGURE.png", "-o", "--output")] = None,
-    layer: Annotated[int | None, option("Figures of one head: its layer.", "the purest heads of both kinds")] = None,
-    head: Annotated[int | None, option("Figures of one head: the head.", "0 with --layer")] = None,
-    frequency: Annotated[int | None, option("plane-projection: the frequency ID; 1 is the fastest.", "1")] = None,
+    layer: Annotated[
+        int | None, option("Figures of one head: its layer.", "the purest heads of both kinds", callback=within(0))
+    ] = None,
+    head: Annotated[int | None, option("Figures of one head: the head.", "0 with --layer", callback=within(0))] = None,
+    frequency: Annotated[
+        int | None, option("plane-projection: the frequency ID; 1 is the fastest.", "1", callback=within(1))
+    ] = None,
     blocks: Annotated[
         tuple[int, int] | None, option("swap: two blocks, counted from 1.", "most and least attended")
     ] = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .dynamics import Threads
-from .options import AsJson, Device, flag, in_cells, option, output_folder
+from .options import AsJson, Device, flag, in_cells, option, output_folder, within
 from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
@@ -19,7 +19,7 @@ app = typer.Typer()
 def reproduce(
     paper: Annotated[str, typer.Argument(metavar="PAPER", help="dynamics, decoupling or encodings.")],
     folder: Annotated[Path, output_folder("Folder for runs and results.")] = Path("runs"),
-    seeds: Annotated[int | None, option("Seeds per setting.", "3 | decoupling: 5")] = None,
+    seeds: Annotated[int | None, option("Seeds per setting.", "3 | decoupling: 5", callback=within(1))] = None,
     model: Annotated[
         str | None,
         option("decoupling: also draw a language model: hub id, folder, .gguf file or the folder of its profile."),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..words import model_name
-from .options import AsJson, Seed, in_cells, model_options, option, output_folder
+from .options import AsJson, Seed, in_cells, model_options, option, output_folder, within
 from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
@@ -28,8 +28,12 @@ def spectrum(
     task: Annotated[
         str | None, option("binding | repeats | a .jsonl file of prompts | a .txt file.", "binding")
     ] = None,
-    pairs: Annotated[int | None, option("binding: statements per prompt.", "64, or as many as fit")] = None,
-    samples: Annotated[int | None, option("Number of prompts.", "4; number, letter and runs: 32")] = None,
+    pairs: Annotated[
+        int | None, option("binding: statements per prompt.", "64, or as many as fit", callback=within(1))
+    ] = None,
+    samples: Annotated[
+        int | None, option("Number of prompts.", "4; number, letter and runs: 32", callback=within(1))
+    ] = None,
     base: Annotated[list[float] | None, option("Other RoPE base; may be repeated.", "100 1e3 1e4 1e5 1e6")] = None,
     top: Annotated[int, option("Number of heads to list for each share.", min=0)] = 5,
     seed: Seed = 0,

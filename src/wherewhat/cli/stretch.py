@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..words import model_name
-from .options import AsJson, Model, Seed, in_cells, model_options, option, output_folder
+from .options import AsJson, Model, Seed, in_cells, model_options, option, output_folder, within
 from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
@@ -25,8 +25,8 @@ def stretch(
         int | None, option("Predict up to this many tokens.", "the model's context, at most 8192")
     ] = None,
     measure: Annotated[list[int] | None, option("Also run the model at this length; can be repeated.")] = None,
-    pairs: Annotated[int, option("Statements per short prompt, at least 3.")] = 16,
-    samples: Annotated[int, option("Number of short prompts.")] = 4,
+    pairs: Annotated[int, option("Statements per short prompt, at least 3.", callback=within(3))] = 16,
+    samples: Annotated[int, option("Number of short prompts.", callback=within(1))] = 4,
     seed: Seed = 0,
     as_json: AsJson = False,
     **loading: Any,

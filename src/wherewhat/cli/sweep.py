@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson, flag, in_cells, option, output_folder
+from .options import AsJson, flag, in_cells, option, output_folder, within
 from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
@@ -19,11 +19,11 @@ def sweep(
     task: Annotated[str, typer.Argument(metavar="TASK", help="index, retrieval or induction.")],
     folder: Annotated[Path | None, output_folder("Folder for the sweep.", "runs/sweeps/TASK")] = None,
     second_plane: Annotated[bool, flag("--second-plane", "Give every head a second plane, of angle 0.")] = False,
-    symbols: Annotated[int, option("Number of different symbols.")] = 16,
+    symbols: Annotated[int, option("Number of different symbols.", callback=within(1))] = 16,
     frequency: Annotated[list[int] | None, option("Frequency ID, 1 to 32; can be repeated.", "all 32")] = None,
-    seeds: Annotated[int, option("Seeds per angle.")] = 5,
-    steps: Annotated[int, option("Training steps.")] = 3000,
-    batch: Annotated[int, option("Prompts per step.")] = 256,
+    seeds: Annotated[int, option("Seeds per angle.", callback=within(1))] = 5,
+    steps: Annotated[int, option("Training steps.", callback=within(1))] = 3000,
+    batch: Annotated[int, option("Prompts per step.", callback=within(1))] = 256,
     rate: Annotated[float, option("Peak learning rate.")] = 3e-2,
     init_std: Annotated[float, option("Standard deviation of the initial weights.")] = 0.3,
     as_json: AsJson = False,
