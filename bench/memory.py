@@ -11,7 +11,7 @@ import torch
 import wherewhat as ww
 
 from .overhead import SMOLLM2
-from .prompts import binding_prompt
+from .prompts import binding_prompts
 
 TOKENS = 8192
 
@@ -25,7 +25,7 @@ def peak_megabytes() -> float:
 def measure(way: str) -> float:
     """The peak of the whole process during the pass; the peak of loading is reset before it."""
     model = ww.load(SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf")
-    ids, blocks = binding_prompt(SMOLLM2, " {name} really likes the color {color}.", TOKENS)
+    ids, blocks = binding_prompts(SMOLLM2, " {name} really likes the color {color}.", TOKENS)
     if way != "plain":
         ww.capture(model, ids[:, :64])  # runs the self-check, once per model
     Path("/proc/self/clear_refs").write_text("5")

@@ -9,22 +9,22 @@ import torch
 
 import wherewhat as ww
 
-from .prompts import WEIGHTS, binding_prompt
+from .prompts import WEIGHTS, binding_prompts
 
 SMOLLM2 = WEIGHTS / "SmolLM2-135M-Instruct-GGUF"
 CASES = {
-    "stories15M": (WEIGHTS / "stories15M", " {name} likes {color}.", 256),
-    "SmolLM2": (SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf", " {name} really likes the color {color}.", 1001),
-    "SmolLM2, short statements": (SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf", " {name} likes {color}.", 1001),
+    "stories15M": (WEIGHTS / "stories15M", " {name} likes {color}.", 256, 4),
+    "SmolLM2": (SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf", " {name} really likes the color {color}.", 1001, 1),
+    "SmolLM2, short statements": (SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf", " {name} likes {color}.", 1001, 1),
 }
 
 
 @torch.no_grad()
 def compare(case: str, repeats: int = 7) -> dict[str, float | str]:
     """Medians over repeated passes: plain, captured and scored by head, captured and scored by head and frequency."""
-    source, template, tokens = CASES[case]
+    source, template, tokens, batch = CASES[case]
     model = ww.load(source)
-    ids, blocks = binding_prompt(source if source.is_dir() else source.parent, template, tokens)
+    ids, blocks = binding_prompts(source if source.is_dir() else source.parent, template, tokens, batch)
     start = perf_counter()
     trace = ww.capture(model, ids)
     first = perf_counter() - start
@@ -42,6 +42,7 @@ def compare(case: str, repeats: int = 7) -> dict[str, float | str]:
         everything.append(perf_counter() - start)
     return {
         "model": case,
+        "prompts": batch,
         "tokens": ids.shape[1],
         "blocks": f"{len(blocks)} x {blocks[0][1] - blocks[0][0]}",
         "plain s": median(plain),

@@ -19,8 +19,8 @@ PREAMBLE = "Here is a list of what people like."
 QUESTION = " What does Alice like? Alice likes"
 
 
-def binding_prompt(folder: Path, template: str, tokens: int) -> tuple[Tensor, list[tuple[int, int]]]:
-    """About this many token ids (1, T), and one block per statement; statements have equal length."""
+def binding_prompts(folder: Path, template: str, tokens: int, batch: int = 1) -> tuple[Tensor, list[tuple[int, int]]]:
+    """About this many token ids (batch, T), and one block per statement; all statements have the same length."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     draw = random.Random(0)
 
@@ -36,8 +36,9 @@ def binding_prompt(folder: Path, template: str, tokens: int) -> tuple[Tensor, li
     bos = tokenizer.bos_token_id
     ids = ([] if bos is None else [bos]) + encode(PREAMBLE)
     question = encode(QUESTION)
-    blocks = []
-    while len(ids) + width + len(question) <= tokens:
-        blocks.append((len(ids), len(ids) + width))
-        ids += statements[len(blocks) % len(statements)]
-    return torch.tensor([ids + question]), blocks
+    count = (tokens - len(ids) - len(question)) // width
+    blocks = [(len(ids) + width * at, len(ids) + width * (at + 1)) for at in range(count)]
+    lists = (
+        [one for at in range(count) for one in statements[(at + count * row) % len(statements)]] for row in range(batch)
+    )
+    return torch.tensor([ids + one + question for one in lists]), blocks

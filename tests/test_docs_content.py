@@ -25,6 +25,7 @@ from wherewhat.cli import app
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
+import docs_loose  # noqa: E402
 import docs_numbers  # noqa: E402
 import docs_tutorials  # noqa: E402
 
@@ -48,6 +49,17 @@ def shown_commands(path: Path) -> list[list[str]]:
 
 def test_the_numbers_of_all_pages_are_those_of_their_tables():
     assert list(docs_numbers.outdated((ROOT / "docs").rglob("*.md"))) == []
+
+
+def test_every_decimal_number_in_a_page_of_results_has_a_source():
+    assert docs_loose.unsupported() == {}
+
+
+def test_a_number_without_a_source_is_found():
+    page = (
+        "<!--= a -->0.4567<!--/--> is 0.46 or `0.99` ([paper](x-1.23)), not 0.47, 1,000.5 or <!--= b -->1,000<!--/-->.1"
+    )
+    assert docs_loose.loose(page) == ["0.47", "1,000.5"]
 
 
 def test_no_line_of_text_starts_with_the_mark_of_a_number():

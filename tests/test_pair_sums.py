@@ -65,19 +65,22 @@ def test_pairs_that_are_left_out_change_nothing(monkeypatch, size):
     assert_close(pruned, torch.stack(score_blocks(placement, index, WEIGHTINGS[:1]))[:2, 0], atol=1e-7, rtol=0)
 
 
-def test_heads_shared_among_threads_have_the_same_scores(monkeypatch):
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize(("heads", "size"), [(2, 4.0), (2, 1.0), (1, 8.0)])
+def test_heads_shared_among_threads_have_the_same_scores(monkeypatch, heads, size, width):
+    """Also with one head, whose products must not be split among threads."""
     pytest.importorskip("numba")
-    trace = trace_of(random_layer(tokens=61, kv_heads=2, groups=2, planes=3, size=4.0))
+    trace = trace_of(random_layer(tokens=61, kv_heads=heads, groups=heads, planes=3, size=size))
     monkeypatch.setattr(compiled, "SMALL", 0)
     before = torch.get_num_threads()
     found = []
     try:
-        for threads in (1, 3):
+        for threads in (1, 2, 3, 5):
             torch.set_num_threads(threads)
-            found.append(everything(trace, 1))
+            found.append(everything(trace, width))
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(*found)
+    assert all(torch.equal(found[0], one) for one in found)
 
 
 PRINTED = """

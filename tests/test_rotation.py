@@ -85,3 +85,20 @@ def test_the_frequency_axis_ends_with_the_non_rotary_dimensions():
     assert_close(rotation.all_angles(), torch.tensor([1.0, 0.3, 0.0]))
     assert list(rotation.non_rotary) == [4, 5, 6]
     assert random_layer(planes=2).rotation().frequencies == 2
+
+
+@pytest.mark.parametrize("layout", ["half-split", "interleaved"])
+@pytest.mark.parametrize(("start", "head_dim"), [(0, 16), (4, 24)])
+def test_compiled_couplings_are_those_of_plain_torch(monkeypatch, layout, start, head_dim):
+    """To float32 precision, for grouped keys and with dimensions that do not rotate, on one thread and on two."""
+    turning = Rotation(1000.0 ** -(torch.arange(8) / 8), head_dim, start, layout)
+    draw = torch.Generator().manual_seed(0)
+    keys, queries = torch.randn(2, 3, 40, head_dim, generator=draw), torch.randn(2, 6, head_dim, generator=draw)
+    places = torch.arange(5, 45)
+    found = turning.couple(queries, keys, places)
+    monkeypatch.setattr("wherewhat.core.compiled.SMALL", 0)
+    assert torch.equal(turning.couple(queries, keys, places), found)
+    monkeypatch.setattr("wherewhat.core.rotation.compiled", lambda _: None)
+    torch.testing.assert_close(turning.couple(queries, keys, places), found, rtol=0, atol=3e-6)
+    exact = turning.couple(queries.double(), keys.double(), places)
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-5)

@@ -58,6 +58,34 @@ def extreme(setting: str, slowest: float, fastest: float, largest: bool) -> str:
     return f"{100 * found[at]:.1f} % at ID {at}"
 
 
+def percent_at(setting: str, first: int, last: int) -> str:
+    """The smallest and largest mean accuracy over some frequency IDs, in percent."""
+    return span(by_frequency(setting).loc[first:last], ".1f", times=100)
+
+
+def best_angle(setting: str) -> str:
+    """The largest mean accuracy, its standard error over seeds, and where it is."""
+    at = by_frequency(setting).idxmax()
+    found = 100 * results("decoupling").query("setting == @setting and frequency == @at")["accuracy"]
+    return f"{found.mean():.1f} % ± {stats.sem(found):.1f} (standard error) at ID {at}"
+
+
+def other_fast_angles() -> str:
+    """The accuracy of Index at fast angles, without the worst of them."""
+    angles = results("decoupling").query("setting == 'index'").groupby("frequency")["angle"].first()
+    found = by_frequency("index")[angles >= 0.17]
+    return span(found.drop(found.idxmin()), ".1f", times=100)
+
+
+def from_std(task: str, symbols: int, stds: tuple[float, ...], slowest: float = 0, fastest: float = 1) -> str:
+    """Means over seeds from other initial standard deviations: of the best angle, or of all angles in a range."""
+    found = results("decoupling-init").query("task == @task and symbols == @symbols and init_std in @stds")
+    means = found.groupby(["init_std", "frequency"]).agg({"accuracy": "mean", "angle": "first"})
+    if task == "induction":
+        return span(means.groupby("init_std")["accuracy"].max(), ".1f", times=100)
+    return span(means[(means["angle"] >= slowest) & (means["angle"] <= fastest)]["accuracy"], ".1f", times=100)
+
+
 def curvature(setting: str, frequency: int, digits: int) -> str:
     """The quadratic term over all 16 positions, its standard error over seeds, and p."""
     found = results("decoupling-positions").query("setting == @setting and frequency == @frequency")
@@ -105,6 +133,21 @@ FINDINGS: dict[str, Callable[[], str]] = {
     },
     "Index, fast angles": partial(extreme, "index", 0.17, 1, False),
     "Index, slow angles": partial(extreme, "index", 0, 0.03, True),
+    "Index, other fast angles": other_fast_angles,
+    "Retrieval, slow angles": partial(extreme, "retrieval", 0, 0.03, False),
+    "two angles, IDs 11 to 15": partial(percent_at, "induction, angles (0, theta)", 11, 15),
+    **{f"two angles, ID {one}": partial(percent_at, "induction, angles (0, theta)", one, one) for one in (10, 16)},
+    "8 symbols, best angle": partial(best_angle, "induction, 8 symbols"),
+    **{f"8 symbols, best angle from {std}": partial(from_std, "induction", 8, (std,)) for std in (0.1, 0.3, 0.5, 1.0)},
+    "16 symbols, best angle from any": partial(from_std, "induction", 16, (0.1, 0.3, 0.5, 1.0)),
+    **{
+        f"{name} from {words}, {angles}": partial(from_std, name.lower(), 16, stds, *limits)
+        for words, stds in (("1.0", (1.0,)), ("less", (0.1, 0.5)))
+        for name, angles, limits in (
+            ("Index", "fast angles", (0.17, 1)),
+            ("Retrieval", "slow angles", (0, 0.03)),
+        )
+    },
     "Retrieval, fast angles": partial(extreme, "retrieval", 0.17, 1, True),
     "induction, best angle": partial(extreme, "induction", 0, 1, True),
     "U of Index": partial(curvature, "index", 13, 2),

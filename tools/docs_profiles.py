@@ -165,6 +165,13 @@ def sink(model: str) -> str:
     return f"{100 * results('profiles-settings').query('model == @model')['sink_attention'].iloc[0]:.0f}"
 
 
+def without_random_frequencies(model: str) -> str:
+    """The gain from first to second copy without random frequencies of the retrieving heads, mean over draws."""
+    found = results("ablation-models").query("model == @model and measure == 'induction' and what == 'random'")
+    drawn = found[[SLOWEST in of.split(", ") for of in found["control_of"]]]
+    return f"{drawn['after'].mean():.1f}"
+
+
 BANDS = {"below 1 %": (0, 0.01), "1 to 3 %": (0.01, 0.03), "3 to 10 %": (0.03, 0.1), "above 10 %": (0.1, 1.01)}
 LARGER = ("Qwen2.5-Coder-0.5B", "SmolLM2-135M-Instruct", "gemma-3-270m")
 
@@ -175,6 +182,7 @@ def stability_table() -> str:
 
 
 PROFILES: dict[str, Callable[[], str]] = {
+    "gain of gemma without random frequencies": partial(without_random_frequencies, "gemma-3-270m"),
     "r and medians": lambda: table(*halves_rows(results("profiles"), results("profiles-heads"))),
     "r at the default": partial(setting, "r"),
     "r of the plain mean": partial(setting, "r", tau=float("inf")),

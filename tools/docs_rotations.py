@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import pandas as pd
+import torch
 from scipy import stats
 
 from docs_tables import bench, results, span, table, thousands
 from rotations import markdown
 from wherewhat.core.kinds import kind
 from wherewhat.studies.rotations.experiment import summarise
+from wherewhat.studies.stats import interval, resamples
 
 
 def rotations(measure: str) -> str:
@@ -20,6 +21,15 @@ def rotations(measure: str) -> str:
     parts = markdown(summarise(results("rotations"))).split("\n\n")
     (found,) = (part for part in parts if part.startswith(f"| {measure}: model, documents"))
     return f"\n\n{found}\n\n"
+
+
+def paired(share: int, length: int = 256) -> str:
+    """By how much the plan per head has a smaller KL than norm on the same documents of stories15M."""
+    found = results("rotations").query("measure == 'kl' and share == @share and length == @length")
+    pairs = found.pivot_table(index=["set", "unit"], columns="criterion", values="value")
+    less = pairs["norm"] - pairs["plan per head"]
+    low, high = interval(resamples(len(less), 0) @ torch.tensor(less.to_numpy()))
+    return f"{less.mean():.2f} less ({low:.2f} to {high:.2f}), on {(less > 0).sum()} of {len(less)} documents"
 
 
 def planning() -> str:
@@ -33,7 +43,9 @@ def planning() -> str:
 def planes() -> pd.DataFrame:
     """The planes of all heads, with their kinds by the rule for heads."""
     found = results("rotations-relation")
-    return found.assign(kind=np.vectorize(kind)(found["positional"], found["symbolic"]))
+    return found.assign(
+        kind=[kind(*pair) for pair in zip(found["positional"].tolist(), found["symbolic"].tolist(), strict=True)]
+    )
 
 
 def shares(found: pd.DataFrame, name: str) -> tuple[float, float]:
@@ -79,6 +91,7 @@ ROTATIONS: dict[str, Callable[[], str]] = {
     "rotations, KL": partial(rotations, "KL"),
     "rotations, loss": partial(rotations, "loss"),
     "planning": planning,
+    "plan per head against norm": partial(paired, 8),
     "effects and scores": relation,
     "effect of unfocused planes": partial(effect_of, "unfocused", 1),
     "share of mixed planes": partial(effect_of, "mixed", 0),

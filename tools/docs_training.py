@@ -192,6 +192,17 @@ TRAINING: dict[str, Callable[[], str]] = {
         for recipe in RECIPES
         for layer in range(12)
     },
+    **{
+        f"lost without one head, {task}, {recipe}": partial(worst_loss, task, recipe)
+        for task in TASKS
+        for recipe in RECIPES
+    },
+    **{
+        f"attention of number on the next token, {recipe}": partial(
+            attention, "number", recipe, range(1, 5), "last_next"
+        )
+        for recipe in RECIPES
+    },
     **{f"{task}, seed 1 at 300": partial(of_seed, task, 1, 300) for task in TASKS},
     "geometry of number": geometry,
     "keys of letter": partial(letter_geometry, "concentration"),

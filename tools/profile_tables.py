@@ -107,7 +107,8 @@ def of_halves(profile: ww.Profile) -> pd.DataFrame:
 
 
 def kinds(positional: np.ndarray, symbolic: np.ndarray) -> np.ndarray:
-    return np.vectorize(kind)(positional, symbolic)
+    pairs = zip(positional.ravel().tolist(), symbolic.ravel().tolist(), strict=True)
+    return np.array([kind(*pair) for pair in pairs])
 
 
 def settings(folder: Path) -> None:

@@ -1,6 +1,7 @@
-"""Sums over pairs of blocks, compiled by numba: one pass over memory instead of many. Numba keeps the code on disk.
+"""Sums over pairs of blocks, and the couplings behind them, compiled by numba: one pass over memory instead of many.
 
-The innermost loops run over what is contiguous in memory, so that the compiler turns them into vector instructions.
+Numba keeps the code on disk. The innermost loops run over what is contiguous in memory, so that the compiler turns them
+into vector instructions.
 Helpers are inlined: otherwise all functions of a process share one copy of a helper, and which one it is, and how it
 rounds, depends on what was compiled or loaded first.
 """
@@ -105,6 +106,31 @@ def _add(stay, move, alive, rise, fall, i, start, sums, x):
         sums[1, view, x] += symbolic
         sums[2, view, x] += total
         sums[3, view, x] += len(alive) - count
+
+
+@njit(nogil=True, cache=True, fastmath=ROUNDING, error_model="numpy")
+@no_type_check
+def couple(keys, queries, cos, sin, start, step, out, low, high):
+    """`Rotation.couple`: keys (K, N, D), queries (K, G, D), cos and sin (N, F) into out (K, G, N, 2F or more).
+
+    Dimension start + step f is the first one of plane f: step 1 if its second one is F further on, 2 if it is the next.
+    """
+    planes, group = cos.shape[1], queries.shape[1]
+    second = start + (planes if step == 1 else 1)
+    x, y = np.empty(planes, np.float32), np.empty(planes, np.float32)
+    u, v = np.empty((group, planes), np.float32), np.empty((group, planes), np.float32)
+    for k in range(low, high):
+        for g in range(group):
+            for f in range(planes):
+                u[g, f], v[g, f] = queries[k, g, start + step * f], queries[k, g, second + step * f]
+        for n in range(keys.shape[1]):
+            for f in range(planes):
+                a, b = keys[k, n, start + step * f], keys[k, n, second + step * f]
+                x[f], y[f] = a * cos[n, f] + b * sin[n, f], b * cos[n, f] - a * sin[n, f]
+            for g in range(group):
+                for f in range(planes):
+                    out[k, g, n, 2 * f] = x[f] * u[g, f] + y[f] * v[g, f]
+                    out[k, g, n, 2 * f + 1] = x[f] * v[g, f] - y[f] * u[g, f]
 
 
 @njit(nogil=True, cache=True, fastmath=ROUNDING, error_model="numpy")

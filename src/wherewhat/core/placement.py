@@ -112,11 +112,11 @@ class Placement:
     def both_ways(self, rows: slice, columns: slice) -> tuple[Float[Tensor, "*lead I J"], Float[Tensor, "*lead I J"]]:
         """The logits of the contents `rows` at the places `columns`; and of the contents `columns` at `rows`."""
         contents, places = self.content[..., rows, :], self.place[..., columns, :]
-        if places.shape[-3] == 1:  # one large product for all heads
+        if places.shape[-3] == 1 and contents.shape[-4] > 1:  # one large product for all heads
             here = (contents.flatten(-3, -2) @ places.squeeze(-3).mT).unflatten(-2, contents.shape[-3:-1])
         else:
-            here = contents @ places.mT
-        there = self.place[..., rows, :] @ self.content[..., columns, :].mT
+            here = _products(contents, places)
+        there = _products(self.place[..., rows, :], self.content[..., columns, :])
         bias = (None, None) if self.bias is None else (self.bias[..., None, columns], self.bias[..., rows, None])
         return self._finish(here, bias[0]), self._finish(there, bias[1])
 
@@ -187,3 +187,11 @@ class Placement:
         if bias is not None:
             raw += bias
         return raw
+
+
+def _products(left: Float[Tensor, "*#lead I R"], right: Float[Tensor, "*#lead J R"]) -> Float[Tensor, "*lead I J"]:
+    """left @ right.mT, rounded alike on any number of threads: several products are shared among them, a single one
+    would be split."""
+    if left.shape[:-2].numel() * right.shape[:-2].numel() > 1:
+        return left @ right.mT
+    return (left.expand(2, *left.shape) @ right.mT)[0]

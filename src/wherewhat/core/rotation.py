@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .compiled import compiled, run_in_threads
+
 
 @dataclass(frozen=True)
 class Rotation:
@@ -138,17 +140,21 @@ class Rotation:
         """
         phases = self.phases(positions)
         cos, sin = phases.cos(), phases.sin()
-        x, y = keys[..., self.first], keys[..., self.second]
-        x, y = x * cos + y * sin, y * cos - x * sin  # the contents, rotated back
-        x, y = x[:, :, None], y[:, :, None]  # B K 1 N F
         grouped = query.unflatten(1, (keys.shape[1], -1))[:, :, :, None]  # B K G 1 D
-        u, v = grouped[..., self.first], grouped[..., self.second]
-        re, im = (x * u).addcmul_(y, v), (x * v).addcmul_(y, u, value=-1)
-        coupling = query.new_zeros(*re.shape[:-1], self.frequencies, 2)
-        moving = coupling[..., : len(self.rotating), :]
-        if self._in_order:
-            moving[..., 0], moving[..., 1] = re, im
+        shape = (*grouped.shape[:3], len(positions), self.frequencies, 2)
+        if self._in_order and (kernels := compiled(keys)) is not None:
+            coupling = query.new_empty(shape) if self.planes == self.frequencies else query.new_zeros(shape)
+            step = 2 if self.layout == "interleaved" else 1
+            rows = (keys.flatten(0, 1), grouped.flatten(0, 1).squeeze(2), cos, sin, self.start, step)
+            run_in_threads(kernels.couple, coupling.numel() // 16, *rows, coupling.flatten(0, 1).flatten(-2))
         else:
+            coupling = query.new_zeros(shape)
+            x, y = keys[..., self.first], keys[..., self.second]
+            x, y = x * cos + y * sin, y * cos - x * sin  # the contents, rotated back
+            x, y = x[:, :, None], y[:, :, None]  # B K 1 N F
+            u, v = grouped[..., self.first], grouped[..., self.second]
+            re, im = (x * u).addcmul_(y, v), (x * v).addcmul_(y, u, value=-1)
+            moving = coupling[..., : len(self.rotating), :]
             moving[..., 0], moving[..., 1] = re[..., self.rotating], im[..., self.rotating]
             resting = [plane for plane in range(self.planes) if plane not in set(self.rotating)]
             coupling[..., -1, 0] += re[..., resting].sum(-1) if resting else 0
