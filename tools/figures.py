@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +22,10 @@ from wherewhat.studies.encodings.figures import FIGURES as OF_ENCODINGS
 from wherewhat.studies.encodings.tables import Encodings
 from wherewhat.studies.lengths.figures import length_curves
 from wherewhat.studies.lengths.hop_lengths import Lengths
-from wherewhat.studies.multihop.figures import discrepancy_figure, geometry_figure
+from wherewhat.studies.multihop.figures import discrepancy_figure, geometry_figure, scores_figure
 from wherewhat.studies.multihop.geometry import geometry
+from wherewhat.studies.multihop.paper import MultihopResults
+from wherewhat.studies.multihop.runs import AUTHORS
 from wherewhat.studies.sweep.figures import FIGURES as OF_ANGLES
 from wherewhat.studies.sweep.sweep import Sweep
 from wherewhat.tasks import Number
@@ -46,6 +49,13 @@ def lengths(task: str) -> Figure:
     return length_curves(Lengths(mine["accuracy"], pd.DataFrame(), mine["loss"], about={}), task)
 
 
+def multihop(draw: Callable[..., Figure], task: str) -> Figure:
+    """A figure of `wherewhat reproduce dynamics`, of the authors' recipe."""
+    names = [one.name for one in fields(MultihopResults) if one.name != "about"]
+    tables = {name: pd.read_parquet(TABLES / f"dynamics-{name}.parquet") for name in names}
+    return draw(MultihopResults(**tables, about={}), task, AUTHORS)
+
+
 def planes_in_use() -> Figure:
     """Number, seed 0, on the first 400 validation sequences."""
     _, validation, _ = Number().splits()
@@ -58,6 +68,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     **{f"lengths-{task}": partial(lengths, task) for task in ("number", "letter")},
     "discrepancy": lambda: discrepancy_figure(pd.read_parquet(TABLES / "dynamics-discrepancy.parquet")),
     "geometry-number": planes_in_use,
+    **{f"dynamics-scores-{task}": partial(multihop, scores_figure, task) for task in ("number", "letter")},
 }
 
 
