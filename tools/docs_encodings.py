@@ -155,7 +155,7 @@ def counted(size: str) -> str:
 
 
 def at_start() -> str:
-    """Seeds of positional heads before training; results/encodings-seeds.parquet is made by tools/encoding_seeds.py."""
+    """Seeds of positional heads before training, as tools/encoding_seeds.py measured them."""
     columns = {"largest seed": 4, "agreement": 2, "margin growth per layer": 2, "layers with growth": 2}
 
     def cell(values: pd.Series, digits: int) -> str:
@@ -164,13 +164,13 @@ def at_start() -> str:
 
     rows = (
         [STARTS[size], name_of(name), *(cell(found[column], digits) for column, digits in columns.items())]
-        for (size, name), found in results("encodings-seeds").groupby(["size", "encoding"], sort=False)
+        for (size, name), found in results("initial-encodings").groupby(["size", "encoding"], sort=False)
     )
     return table("model, task | encoding | largest seed | agreement | margin growth | layers with growth", rows)
 
 
 def agreement_at_start(size: str, encoding: str) -> str:
-    return f"{results('encodings-seeds').query('size == @size and encoding == @encoding')['agreement'].mean():.2f}"
+    return f"{results('initial-encodings').query('size == @size and encoding == @encoding')['agreement'].mean():.2f}"
 
 
 ENCODINGS: dict[str, Callable[[], str]] = {

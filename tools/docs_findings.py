@@ -79,7 +79,7 @@ def other_fast_angles() -> str:
 
 def from_std(task: str, symbols: int, stds: tuple[float, ...], slowest: float = 0, fastest: float = 1) -> str:
     """Means over seeds from other initial standard deviations: of the best angle, or of all angles in a range."""
-    found = results("decoupling-init").query("task == @task and symbols == @symbols and init_std in @stds")
+    found = results("initial-angles").query("task == @task and symbols == @symbols and init_std in @stds")
     means = found.groupby(["init_std", "frequency"]).agg({"accuracy": "mean", "angle": "first"})
     if task == "induction":
         return span(means.groupby("init_std")["accuracy"].max(), ".1f", times=100)

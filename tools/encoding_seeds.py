@@ -1,6 +1,6 @@
 """The seeds of positional heads before any training: how far sequences agree, and the margins of layers.
 
-Writes one row per size, encoding and seed to results/encodings-seeds.parquet; a few minutes on one core.
+Writes one row per size, encoding and seed to results/initial-encodings.parquet; a few minutes on one core.
 
     python tools/encoding_seeds.py
 """
@@ -47,7 +47,7 @@ def main() -> None:
                 found = measure(EncodingSetting(name, "distance", seed, size=size))
                 rows.append({"size": size, "encoding": name, "seed": seed} | found)
             print(f"{size}: {name}", flush=True)
-    write_table(Path(__file__).parents[1] / "results" / "encodings-seeds.parquet", pd.DataFrame(rows))
+    write_table(Path(__file__).parents[1] / "results" / "initial-encodings.parquet", pd.DataFrame(rows))
 
 
 if __name__ == "__main__":

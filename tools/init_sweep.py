@@ -1,4 +1,4 @@
-"""How much the tasks of one angle depend on the initial standard deviation, into results/decoupling-init.parquet.
+"""How much the tasks of one angle depend on the initial standard deviation, into results/initial-angles.parquet.
 
 python tools/init_sweep.py        # ten settings of 32 angles and 2 seeds, some minutes
 """
@@ -27,7 +27,7 @@ def main() -> None:
         found = ww.sweep(task, symbols=symbols, init_std=std, seeds=2, frequency=ANGLES[task])
         parts.append(found.members.assign(task=task, symbols=symbols, init_std=std))
         print(task, symbols, std, flush=True)
-    write_table(Path(__file__).parents[1] / "results" / "decoupling-init.parquet", pd.concat(parts))
+    write_table(Path(__file__).parents[1] / "results" / "initial-angles.parquet", pd.concat(parts))
 
 
 if __name__ == "__main__":
