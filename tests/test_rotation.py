@@ -91,6 +91,7 @@ def test_the_frequency_axis_ends_with_the_non_rotary_dimensions():
 @pytest.mark.parametrize(("start", "head_dim"), [(0, 16), (4, 24)])
 def test_compiled_couplings_are_those_of_plain_torch(monkeypatch, layout, start, head_dim):
     """To float32 precision, for grouped keys and with dimensions that do not rotate, on one thread and on two."""
+    pytest.importorskip("numba")
     turning = Rotation(1000.0 ** -(torch.arange(8) / 8), head_dim, start, layout)
     draw = torch.Generator().manual_seed(0)
     keys, queries = torch.randn(2, 3, 40, head_dim, generator=draw), torch.randn(2, 6, head_dim, generator=draw)

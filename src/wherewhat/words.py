@@ -8,6 +8,7 @@ from pathlib import Path
 from .errors import BadInput
 
 DTYPES = ("float32", "bfloat16", "float16")
+MOST_PAIRS = 512  # statements of a binding prompt
 
 
 def count(number: int, thing: str) -> str:

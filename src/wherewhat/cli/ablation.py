@@ -8,7 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from ..words import model_name
-from .options import AsJson, Seed, existing_folder_option, flag, in_cells, model_options, option, output_folder, within
+from .options import (
+    PAIRS,
+    AsJson,
+    Seed,
+    existing_folder_option,
+    flag,
+    in_cells,
+    model_options,
+    option,
+    output_folder,
+    within,
+)
 from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
@@ -18,7 +29,7 @@ Model = Annotated[
         metavar="MODEL", help="Hub id, local folder, .gguf file or folder of a training run; or number, letter."
     ),
 ]
-Pairs = Annotated[int, option("Statements per binding prompt.", callback=within(1))]
+Pairs = Annotated[int, option("Statements per binding prompt.", callback=PAIRS)]
 Several = list[str] | None
 
 

@@ -10,6 +10,7 @@ import typer
 from ..errors import CellsFailed
 from ..words import model_name
 from .options import (
+    PAIRS,
     AsJson,
     Device,
     DeviceMap,
@@ -94,7 +95,7 @@ def dynamics(
     hop_positions: Annotated[
         bool, flag("--hop-positions", "Training run: also score queries at the intermediate positions of each path.")
     ] = False,
-    pairs: Annotated[int, option("Models: statements per binding prompt.", callback=within(1))] = 32,
+    pairs: Annotated[int, option("Models: statements per binding prompt.", callback=PAIRS)] = 32,
     tau: Annotated[float, option("Temperature of the weights over swaps.")] = 1e-4,
     revisions: Annotated[
         str | None,

@@ -31,7 +31,10 @@ def lengths(
     ],
     folder: Annotated[Path | None, output_folder("Folder for tables and figure.", "lengths/MODEL")] = None,
     prompts: Annotated[
-        int | None, option("Sequences per length; language models: prompts per task, window and run.", "200; 20")
+        int | None,
+        option(
+            "Sequences per length; language models: prompts per task, window and run.", "200; 20", callback=within(1)
+        ),
     ] = None,
     longest: Annotated[int, option("Longest sequence, in tokens (language models: symbols).")] = 5000,
     sharpen: Annotated[

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import BadInput
 from ..remote import local_copy
-from ..words import check_dtype_name, check_model_name
+from ..words import MOST_PAIRS, check_dtype_name, check_model_name
 from .output import report_line
 
 
@@ -32,6 +32,9 @@ def within(low: int, high: int | None = None) -> Callable[..., Any]:
         return value
 
     return check
+
+
+PAIRS = within(2, MOST_PAIRS)  # of a binding prompt
 
 
 def flag(name: str, help: str) -> Any:

@@ -8,7 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from ..words import model_name
-from .options import AsJson, Model, Seed, flag, folder_argument, in_cells, model_options, option, output_folder, within
+from .options import (
+    PAIRS,
+    AsJson,
+    Model,
+    Seed,
+    flag,
+    folder_argument,
+    in_cells,
+    model_options,
+    option,
+    output_folder,
+    within,
+)
 from .output import print_json, report_line, saved, standard_output, study
 
 app = typer.Typer()
@@ -68,7 +80,7 @@ def profile(
     template: Annotated[str | None, option("binding: plain, favorite, record or owner.", "plain")] = None,
     pairs: Annotated[
         int | None,
-        option("binding: statements per prompt, 2 to 512.", "64, or as many as fit", callback=within(2, 512)),
+        option("binding: statements per prompt, 2 to 512.", "64, or as many as fit", callback=PAIRS),
     ] = None,
     group: Annotated[int | None, option("binding: statements per block.", "1", callback=within(1))] = None,
     samples: Annotated[int | None, option("Number of prompts.", "8", callback=within(1))] = None,

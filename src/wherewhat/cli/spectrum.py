@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..words import model_name
-from .options import AsJson, Seed, in_cells, model_options, option, output_folder, within
+from .options import PAIRS, AsJson, Seed, in_cells, model_options, option, output_folder, within
 from .output import print_json, saved, standard_output, study
 
 app = typer.Typer()
@@ -29,7 +29,7 @@ def spectrum(
         str | None, option("binding | repeats | a .jsonl file of prompts | a .txt file.", "binding")
     ] = None,
     pairs: Annotated[
-        int | None, option("binding: statements per prompt.", "64, or as many as fit", callback=within(1))
+        int | None, option("binding: statements per prompt.", "64, or as many as fit", callback=PAIRS)
     ] = None,
     samples: Annotated[
         int | None, option("Number of prompts.", "4; number, letter and runs: 32", callback=within(1))

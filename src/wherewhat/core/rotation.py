@@ -146,7 +146,8 @@ class Rotation:
             coupling = query.new_empty(shape) if self.planes == self.frequencies else query.new_zeros(shape)
             step = 2 if self.layout == "interleaved" else 1
             rows = (keys.flatten(0, 1), grouped.flatten(0, 1).squeeze(2), cos, sin, self.start, step)
-            run_in_threads(kernels.couple, coupling.numel() // 16, *rows, coupling.flatten(0, 1).flatten(-2))
+            work = coupling.numel() // 16  # much less per element than for a pair
+            run_in_threads(kernels.couple, work, *rows, coupling.flatten(0, 1).flatten(-2))
         else:
             coupling = query.new_zeros(shape)
             x, y = keys[..., self.first], keys[..., self.second]

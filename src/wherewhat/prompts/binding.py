@@ -12,11 +12,11 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ..errors import BadInput
+from ..words import MOST_PAIRS
 from .chat import in_chat
 from .prompt import Prompt, answer_token, equal_blocks, joined, token_spans, token_texts, tokenize
 
 NAMES = files("wherewhat.prompts").joinpath("names.txt").read_text(encoding="utf-8").split()
-MOST_PAIRS = 512
 
 
 @dataclass(frozen=True)
