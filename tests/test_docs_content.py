@@ -51,6 +51,11 @@ def test_the_numbers_of_all_pages_are_those_of_their_tables():
     assert list(docs_numbers.outdated((ROOT / "docs").rglob("*.md"))) == []
 
 
+def test_every_number_that_can_be_rendered_is_on_a_page():
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    assert {name for name in docs_numbers.NUMBERS if f"<!--= {name} -->" not in pages} == set()
+
+
 def test_every_decimal_number_in_a_page_of_results_has_a_source():
     assert docs_loose.unsupported() == {}
 

@@ -26,8 +26,7 @@ def profile_rows(summary: pd.DataFrame, heads: pd.DataFrame) -> tuple[str, list[
     ).replace("1%", "1 %")
     rows, before = [], None
     for one in summary[summary["task"] == "binding"].to_dict("records"):
-        same = (heads[["model", "pairs", "group"]] == [one["model"], one["pairs"], one["group"]]).all(axis=1)
-        own = heads[same & (heads["task"] == "binding")]
+        own = of_task(heads, one)
         rows.append(
             [
                 "" if one["model"] == before else one["model"],

@@ -100,6 +100,7 @@ ROTATIONS: dict[str, Callable[[], str]] = {
     **{
         f"{column} of plane {frequency}": partial(plane, frequency, column, form)
         for frequency in (1, 24, 25)
-        for column, form in (("norm", ".1f"), ("radians", ".2f"), ("effect", ".3f"))
+        for column, form in (("norm", ".1f"), ("effect", ".3f"))
     },
+    **{f"radians of plane {frequency}": partial(plane, frequency, "radians", ".2f") for frequency in (24, 25)},
 }

@@ -76,11 +76,9 @@ SPEED: dict[str, Callable[[], str]] = {
     "step, processor time": partial(first, "training", "ratio of processor time"),
     "step in bfloat16": partial(first, "training", "bfloat16 ratio"),
     "growth": growth,
-    **{
-        f"memory of {of}, {column}": partial(memory_growth, column, of, form)
-        for of in ("heads", "frequencies")
-        for column, form in (("last", ".0f"), ("exponent", ".1f"))
-    },
+    "memory of heads, last": partial(memory_growth, "last", "heads", ".0f"),
+    "memory of frequencies, last": partial(memory_growth, "last", "frequencies", ".0f"),
+    "memory of frequencies, exponent": partial(memory_growth, "exponent", "frequencies", ".1f"),
     "loads": loads,
     **{
         f"time of {name}": partial(seconds, name, form)
@@ -93,7 +91,6 @@ SPEED: dict[str, Callable[[], str]] = {
             ("a number out of range", ".1f"),
         )
     },
-    "second load": partial(first, "loading", "ratio"),
     **{
         f"{name} on {model}": partial(overhead, model, column)
         for model in ("SmolLM2", "stories15M")

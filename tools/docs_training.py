@@ -97,9 +97,10 @@ def ends(task: str, recipe: str, layer: int) -> str:
     return each(task, recipe, lambda seed: f"{last.positional[seed]:.2f} / {last.symbolic[seed]:.2f}")
 
 
-def attention(task: str, recipe: str, layers: range, where: str) -> str:
-    """The attention of the last token on a place along its path, over layers and seeds, in percent."""
-    found = of("roles", task, recipe)
+def attention(task: str, layers: range, where: str) -> str:
+    """The attention of the last token on a place along its path, over layers and seeds of the earlier recipe, in
+    percent."""
+    found = of("roles", task, "earlier")
     return span(found[found["layer"].isin(layers)][where], ".0f", times=100)
 
 
@@ -188,21 +189,23 @@ TRAINING: dict[str, Callable[[], str]] = {
     },
     **{
         f"layer {layer} of {task}, {recipe}": partial(ends, task, recipe, layer)
-        for task in TASKS
-        for recipe in RECIPES
-        for layer in range(12)
-    },
-    **{
-        f"lost without one head, {task}, {recipe}": partial(worst_loss, task, recipe)
-        for task in TASKS
-        for recipe in RECIPES
-    },
-    **{
-        f"attention of number on the next token, {recipe}": partial(
-            attention, "number", recipe, range(1, 5), "last_next"
+        for task, recipe, layers in (
+            ("number", "authors", (0, 2, 3, 4, 5)),
+            ("number", "earlier", (0, 4)),
+            ("letter", "authors", (0,)),
+            ("letter", "earlier", (0,)),
         )
-        for recipe in RECIPES
+        for layer in layers
     },
+    **{f"lost without one head, {task}": partial(worst_loss, task, "earlier") for task in TASKS},
+    "attention of number on the next token": partial(attention, "number", range(1, 5), "last_next"),
+    **{
+        f"attention of letter, layer {layer}, on the next token": partial(
+            attention, "letter", range(layer, layer + 1), "last_next"
+        )
+        for layer in (0, 1)
+    },
+    "attention of letter on later tokens": partial(attention, "letter", range(2, 6), "last_later"),
     **{f"{task}, seed 1 at 300": partial(of_seed, task, 1, 300) for task in TASKS},
     "geometry of number": geometry,
     "keys of letter": partial(letter_geometry, "concentration"),
