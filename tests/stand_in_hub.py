@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 Hold = Callable[[str, str], None]  # told the revision and the file that someone is about to download
 
 
@@ -32,6 +34,12 @@ class StandInHub(ThreadingHTTPServer):
         self.downloads: list[tuple[str, str]] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def replace_the_real_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """For the client of this process."""
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", self.url)
+        where = f"{self.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", where)
 
     def handle_error(self, *_: object) -> None:
         """Who asked was killed."""

@@ -33,9 +33,7 @@ def hub(folders: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInHub]:
     """Three branches and a tag, and a branch that was made by mistake: main is step16."""
     branches = {name: folders / name for name in NAMES[:-1]} | {"main": folders / "step16"}
     with StandInHub(branches, {"step16": folders / "step16"}) as server:
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
-        where = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", where)
+        server.replace_the_real_one(monkeypatch)
         yield server
 
 
