@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -70,20 +71,13 @@ class Interpolation(NamedTuple):
         if (kernels := compiled(own)) is None:
             return False
         nodes = torch.arange(kernels.PADDED, dtype=torch.float64, device=own.device) * (2 * torch.pi / NODES)
-        circle, turn = torch.stack([nodes.cos(), nodes.sin()]), flat.place[:, : blocks.shape[1]]
+        circle, turn = torch.stack([nodes.cos(), nodes.sin()]).to(own), flat.place[:, : blocks.shape[1]]
+        more = -len(blocks) % kernels.LANES
+        padded, weights, rise, fall = (F.pad(values, (0, more)) for values in (own, self.weights, *weightings))
         run_in_threads(
-            kernels.sum_weak_pairs,
-            own.numel() * len(blocks) // 2,
-            own[:, None],
-            heads,
-            flat.content,
-            turn,
-            blocks,
-            circle,
-            self.weights,
-            *weightings,
-            sums,
-        )
+            kernels.sum_weak_pairs, own.numel() * len(blocks) // 2, padded[:, None], heads, flat.content, turn, blocks,
+            circle, weights, rise, fall, sums,
+        )  # fmt: skip
         return True
 
 

@@ -15,19 +15,31 @@ from numba import njit
 ROUNDING = {"reassoc", "contract", "arcp", "nsz"}
 ONE, ZERO = np.float32(1), np.float32(0)
 PADDED = 24  # nodes of `harmonics`, and some more
+LANES = 16  # rows of pairs are padded to a multiple of this, which fills vectors
+# e^x = 2^n e^r: log2(e), ln 2 as the sum of a short number, whose multiples are exact, and a rest, and the series of e^r.
+PER_DOUBLING, LN2, LN2_REST = np.float32(1 / np.log(2)), np.float32(0.693359375), np.float32(np.log(2) - 0.693359375)
+SERIES = tuple(map(np.float32, (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2)))
+SMALLEST = np.float32(-87)  # e^x is a normal float32
 
 
 @njit(nogil=True, cache=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
-def sum_pairs(here, there, own, rise, fall, row, column, sums, low, high):
-    _, rows, columns = here.shape
+def sum_mass_pairs(here, there, own, rise, fall, row, column, sums, low, high):
+    width, _, rows, columns = here.shape
+    mass_here, mass_there = np.empty(columns, np.float32), np.empty(columns, np.float32)
     stay, move, alive = np.empty(columns, np.float32), np.empty(columns, np.float32), np.empty(columns, np.float32)
     for x in range(low, high):
         for i in range(rows):
             start = max(0, row + i + 1 - column)
-            a, b = here[x, i, start:], there[x, i, start:]
-            _cosines(a, b, own[x, column + start :], own[x, row + i], stay, move, alive)
-            _add(stay, move, alive[: len(a)], rise, fall, row + i, column + start, sums, x)
+            p, q = mass_here[: columns - start], mass_there[: columns - start]
+            p[:], q[:] = 0, 0
+            for t in range(width):
+                a, b = here[t, x, i, start:], there[t, x, i, start:]
+                for j in range(len(p)):
+                    p[j] += _exp(a[j])
+                    q[j] += _exp(b[j])
+            _cosines(p, q, own[x, column + start :], own[x, row + i], stay, move, alive)
+            _add(stay, move, alive[: len(p)], rise, fall, row + i, column + start, len(p), sums, x)
 
 
 @njit(nogil=True, cache=True, fastmath=ROUNDING, error_model="numpy")
@@ -36,7 +48,7 @@ def sum_log_pairs(here, there, own, rise, fall, row, column, sums, low, high):
     width, _, rows, columns = here.shape
     top, alive = np.empty(columns, np.float32), np.empty(columns, np.float32)
     stay, move = np.empty(columns, np.float32), np.empty(columns, np.float32)
-    mass_here, mass_there = np.empty(columns), np.empty(columns)
+    mass_here, mass_there = np.empty(columns, np.float32), np.empty(columns, np.float32)
     for x in range(low, high):
         for i in range(rows):
             start = max(0, row + i + 1 - column)
@@ -55,38 +67,37 @@ def sum_log_pairs(here, there, own, rise, fall, row, column, sums, low, high):
             for j in range(len(theirs)):
                 ratio = theirs[j] - mine
                 less = _exp(-abs(ratio))
-                of_theirs, of_mine = (1.0, less) if ratio > 0 else (less, 1.0)
+                of_theirs, of_mine = (ONE, less) if ratio > 0 else (less, ONE)
                 alive[j] = ONE if top[j] > -np.inf and ratio == ratio else ZERO
                 p, q = mass_here[j], mass_there[j]
-                scale = 1 / np.sqrt((p * p + q * q) * (1 + less * less)) if alive[j] > 0 else 0.0
-                stay[j] = scale * (of_theirs * p + of_mine * q) if alive[j] > 0 else 0.0
-                move[j] = scale * (of_mine * p + of_theirs * q) if alive[j] > 0 else 0.0
-            _add(stay, move, alive[: len(theirs)], rise, fall, row + i, column + start, sums, x)
+                scale = ONE / np.sqrt((p * p + q * q) * (ONE + less * less)) if alive[j] > 0 else ZERO
+                stay[j] = scale * (of_theirs * p + of_mine * q) if alive[j] > 0 else ZERO
+                move[j] = scale * (of_mine * p + of_theirs * q) if alive[j] > 0 else ZERO
+            _add(stay, move, alive[: len(theirs)], rise, fall, row + i, column + start, len(theirs), sums, x)
 
 
-@njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
+@njit(nogil=True, forceinline=True, fastmath={"contract"}, error_model="numpy")
 @no_type_check
 def _exp(x):
-    """e^x for x <= 0 to 1e-8, and e^-30 for anything smaller: the series of e^(x/64), to the power of 64."""
-    y = np.float64(x if x > -30 else np.float32(-30)) / 64
-    series = 1 + y * (1 / 9)
-    series = 1 + y * (1 / 8) * series
-    series = 1 + y * (1 / 7) * series
-    series = 1 + y * (1 / 6) * series
-    series = 1 + y * (1 / 5) * series
-    series = 1 + y * (1 / 4) * series
-    series = 1 + y * (1 / 3) * series
-    series = 1 + y * (1 / 2) * series
-    series = 1 + y * series
-    for _ in range(6):
-        series *= series
-    return series
+    """e^x to float32 precision; 0 where that is too small for a float32, and for NaN."""
+    n = np.floor(x * PER_DOUBLING + np.float32(0.5)) if x > SMALLEST else ZERO
+    r = x - n * LN2 - n * LN2_REST
+    series = SERIES[0]
+    series = series * r + SERIES[1]
+    series = series * r + SERIES[2]
+    series = series * r + SERIES[3]
+    series = series * r + SERIES[4]
+    series = series * r + SERIES[5]
+    series = (series * r + ONE) * r + ONE
+    power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)  # 2^n, by its exponent bits
+    return series * power if x > SMALLEST else ZERO
 
 
 @njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
-def _add(stay, move, alive, rise, fall, i, start, sums, x):
-    """Add the pairs of block i with the blocks from `start` on, for every weighting."""
+def _add(stay, move, alive, rise, fall, i, start, pairs, sums, x):
+    """Add the pairs of block i with the blocks from `start` on, for every weighting; the number of pairs tells how many
+    are skipped."""
     for view in range(rise.shape[0]):
         above, below, mine_above, mine_below = (
             rise[view, x, start:],
@@ -105,7 +116,7 @@ def _add(stay, move, alive, rise, fall, i, start, sums, x):
         sums[0, view, x] += positional
         sums[1, view, x] += symbolic
         sums[2, view, x] += total
-        sums[3, view, x] += len(alive) - count
+        sums[3, view, x] += pairs - count
 
 
 @njit(nogil=True, cache=True, fastmath=ROUNDING, error_model="numpy")
@@ -136,39 +147,43 @@ def couple(keys, queries, cos, sin, start, step, out, low, high):
 @njit(nogil=True, cache=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
 def sum_weak_pairs(own, chosen, content, turn, blocks, circle, weights, rise, fall, sums, low, high):
-    """All pairs of the chosen weak frequencies, from values at the nodes and interpolation weights."""
-    count, nodes = len(blocks), weights.shape[1]
-    value = np.empty((nodes, count), np.float32)
-    here, there = np.empty(count, np.float32), np.empty(count, np.float32)
-    stay, move, alive = np.empty(count, np.float32), np.empty(count, np.float32), np.empty(count, np.float32)
+    """All pairs of the chosen weak frequencies, from values at the nodes and interpolation weights.
+
+    `own`, `weights`, `rise` and `fall` are padded; a row of pairs starts at a multiple of LANES, and what is too much
+    counts nothing.
+    """
+    count, nodes, padded = len(blocks), weights.shape[1], weights.shape[2]
+    value = np.zeros((nodes, padded), np.float32)
+    here, there = np.empty(padded, np.float32), np.empty(padded, np.float32)
+    stay, move, alive = np.empty(padded, np.float32), np.empty(padded, np.float32), np.empty(padded, np.float32)
     for n in range(low, high):
         x = chosen[n]
         weight = weights[x % len(weights)]
         _node_values(value, content[x], turn[x % len(turn)], blocks, circle)
         for i in range(count - 1):
-            start = i + 1
-            a, b = here[: count - start], there[: count - start]
+            start = (i + 1) // LANES * LANES
+            a, b, counted = here[: padded - start], there[: padded - start], alive[: padded - start]
             a[:], b[:] = 0, 0
             for q in range(0, nodes, 7):
                 _add_seven(a, value, weight, i, start, q)
                 _add_seven(b, weight, value, i, start, q)
-            _cosines(a, b, own[n, 0, start:], own[n, 0, i], stay, move, alive)
-            _add(stay, move, alive[: len(a)], rise, fall, i, start, sums, x)
+            _cosines(a, b, own[n, 0, start:], own[n, 0, i], stay, move, counted)
+            counted[: i + 1 - start], counted[count - start :] = 0, 0
+            _add(stay, move, counted, rise, fall, i, start, count - 1 - i, sums, x)
 
 
 @njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
 def _node_values(value, content, turn, blocks, circle):
     """The mass of the contents of each block with its first token at each node."""
-    total = np.empty(PADDED)
+    total = np.empty(PADDED, np.float32)
     for m in range(len(blocks)):
         total[:] = 0
         for t in range(blocks.shape[1]):
-            re, im = np.float64(content[blocks[m, t], 0]), np.float64(content[blocks[m, t], 1])
-            cos, sin = np.float64(turn[t, 0]), np.float64(turn[t, 1])
-            along, across = re * cos + im * sin, im * cos - re * sin
+            re, im = content[blocks[m, t], 0], content[blocks[m, t], 1]
+            along, across = re * turn[t, 0] + im * turn[t, 1], im * turn[t, 0] - re * turn[t, 1]
             for q in range(PADDED):  # a number of nodes that fills vectors
-                total[q] += _exp_weak(along * circle[0, q] + across * circle[1, q])
+                total[q] += _exp(along * circle[0, q] + across * circle[1, q])
         for q in range(len(value)):
             value[q, m] = total[q]
 
@@ -195,20 +210,3 @@ def _cosines(here, there, theirs, mine, stay, move, alive):
         scale = alive[j] / np.sqrt(norm if norm > 0 else ONE)
         stay[j] = scale * (theirs[j] * here[j] + mine * there[j])
         move[j] = scale * (mine * here[j] + theirs[j] * there[j])
-
-
-@njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
-@no_type_check
-def _exp_weak(x):
-    """e^x for |x| <= 2 to 1e-9: the series of e^(x/8), to the power of 8."""
-    y = x / 8
-    series = 1 + y * (1 / 7)
-    series = 1 + y * (1 / 6) * series
-    series = 1 + y * (1 / 5) * series
-    series = 1 + y * (1 / 4) * series
-    series = 1 + y * (1 / 3) * series
-    series = 1 + y * (1 / 2) * series
-    series = 1 + y * series
-    series *= series
-    series *= series
-    return series * series

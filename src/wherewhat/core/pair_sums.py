@@ -29,8 +29,6 @@ def sum_pairs(
     sums: Float[Tensor, "4 V X"],
 ) -> None:
     """Add a strip of pairs, from S[i, j] and S[j, i] and the attention `own` on each block."""
-    if (kernels := compiled(here)) is not None:
-        return run_in_threads(kernels.sum_pairs, here.numel(), here, there, own, rise, fall, row, column, sums)
     mine, theirs = own[:, row : row + here.shape[1], None], own[:, None, column:]
     norm = (here.square() + there.square()).mul_(mine.square() + theirs.square())
     scale = norm.rsqrt()
@@ -38,7 +36,23 @@ def sum_pairs(
     scale.masked_fill_(~alive, 0)
     stay = (here * theirs).addcmul_(there, mine).mul_(scale)
     move = (here * mine).addcmul_(there, theirs).mul_(scale)
-    return _add(stay, move, alive, rise, fall, row, column, sums)
+    _add(stay, move, alive, rise, fall, row, column, sums)
+
+
+def sum_mass_pairs(
+    here: Float[Tensor, "W X I J"],
+    there: Float[Tensor, "W X I J"],
+    own: Float[Tensor, "X M"],
+    rise: Float[Tensor, "V X M"],
+    fall: Float[Tensor, "V X M"],
+    row: int,
+    column: int,
+    sums: Float[Tensor, "4 V X"],
+) -> None:
+    """The same from the logits whose exponentials add up to S; these must be in the range of float32."""
+    if (kernels := compiled(here)) is not None:
+        return run_in_threads(kernels.sum_mass_pairs, here.numel(), here, there, own, rise, fall, row, column, sums)
+    return sum_pairs(here.exp().sum(0), there.exp().sum(0), own, rise, fall, row, column, sums)
 
 
 def sum_log_pairs(

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .harmonics import WEAK, Interpolation, Strips, has_harmonics
-from .pair_sums import FLOOR, sum_log_pairs, sum_pairs
+from .pair_sums import FLOOR, sum_log_pairs, sum_mass_pairs, sum_pairs
 from .placement import Placement
 
 # Elements of the largest intermediate tensor of one piece, 2 MB of float32, which a processor core keeps in its cache;
@@ -75,7 +75,7 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], weightings: S
     ceiling = placement.ceiling.expand(placement.lead).flatten()
     weak = (ceiling < WEAK) & has_harmonics(flat, width)
     gentle, steep = (ceiling < GENTLE) & ~weak, ceiling >= GENTLE
-    sums, interpolated = flat.content.new_zeros(4, len(weightings), len(weak), dtype=torch.float64), _mass_strips
+    sums, interpolated = flat.content.new_zeros(4, len(weightings), len(weak), dtype=torch.float64), _logit_strips
     if weak.any():
         interpolation, chosen = Interpolation.of(flat, blocks), weak.nonzero().flatten()
         own = _relative_mass(logits if len(chosen) == len(logits) else logits[chosen])
@@ -84,7 +84,7 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], weightings: S
         interpolated = interpolation.strips
     for heads, depth, strips_of, own_of, sum_strip in (
         (weak, 1, interpolated, _relative_mass, sum_pairs),
-        (gentle, width, _mass_strips, _relative_mass, sum_pairs),
+        (gentle, width, _logit_strips, _relative_mass, sum_mass_pairs),
         (steep, width, _logit_strips, _log_mass, sum_log_pairs),
     ):
         step = max(1, PIECE // (min(STRIP, count) * count * depth))
@@ -169,12 +169,6 @@ def _weigh_pairs(placement: Placement, blocks: Int[Tensor, "M W"], weightings: S
 
 def _ordered(values: Float[Tensor, "*lead X M"], order: Int[Tensor, "X M"] | None) -> Float[Tensor, "*lead X M"]:
     return values.contiguous() if order is None else values.gather(-1, order.expand_as(values))
-
-
-def _mass_strips(flat: Placement, blocks: Int[Tensor, "M W"], heads: Tensor, order: Tensor | None) -> Strips:
-    """S of the chosen heads: the unnormalised attention on the contents of one block at the places of another."""
-    strips = _logit_strips(flat, blocks, heads, order)
-    return lambda rows, columns: tuple(logits.exp_().sum(0) for logits in strips(rows, columns))  # pyright: ignore
 
 
 def _logit_strips(flat: Placement, blocks: Int[Tensor, "M W"], heads: Tensor, order: Tensor | None) -> Strips:
