@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from itertools import pairwise
 from types import ModuleType
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 # Elements or pairs for which a second thread does not pay. Torch's own threads keep their cores busy while they wait
 # for work, so that a further thread has to share one.
 SMALL = 2**19
+PARTS = 4  # per thread
 
 
 def compiled(values: Tensor) -> ModuleType | None:
@@ -34,19 +34,26 @@ def _kernels() -> ModuleType | None:
 
 
 def run_in_threads(kernel: Callable[..., None], work: int, first: Tensor, *others: Tensor | int) -> None:
-    """Each thread computes some of the heads, so that no number depends on how many threads there are.
+    """Each head is computed by one thread, so that no number depends on how many threads there are.
 
-    `work` is the number of elements or pairs to be computed.
+    `work` is the number of elements or pairs to be computed. A thread that has to share its core takes fewer of the
+    parts into which the heads are divided.
     """
     arrays = [value.detach().contiguous().numpy() if isinstance(value, Tensor) else value for value in (first, *others)]
     heads, threads = first.shape[-3], torch.get_num_threads() if work > SMALL else 1
-    if threads == 1:
-        kernel(*arrays, 0, heads)
-        return
-    ends = [heads * thread // threads for thread in range(threads + 1)]
-    parts = [_pool(os.getpid(), threads).submit(kernel, *arrays, *span) for span in pairwise(ends)]
-    for part in parts:
-        part.result()
+    parts = min(heads, PARTS * threads) if threads > 1 else 1
+    waiting = iter([(heads * part // parts, heads * (part + 1) // parts) for part in range(parts)])
+
+    def compute() -> None:
+        for low, high in waiting:
+            kernel(*arrays, low, high)
+
+    helpers = [_pool(os.getpid(), threads - 1).submit(compute) for _ in range(threads - 1)]
+    try:
+        compute()
+    finally:
+        for helper in helpers:
+            helper.result()
 
 
 @lru_cache(maxsize=1)
