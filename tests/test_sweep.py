@@ -95,7 +95,8 @@ def test_every_head_has_a_row_and_nothing_is_trained_twice(made: Decoupling, fol
 
 
 def test_published_tables_are_read_and_written_byte_for_byte(tmp_path: Path) -> None:
-    save_prefixed(load_prefixed(Sweep, RESULTS / "decoupling"), tmp_path / "decoupling")
+    for name in ("decoupling", "decoupling-transformer"):
+        save_prefixed(load_prefixed(Sweep, RESULTS / name), tmp_path / name)
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert written == {path.name: path.read_bytes() for path in RESULTS.glob("decoupling*.parquet")}
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -113,8 +113,12 @@ def ensemble() -> str:
     return table(header, rows)
 
 
-def by_angle() -> str:
-    found = results("decoupling").groupby(["setting", "frequency"])
+def by_angle(name: str, shown: Sequence[str]) -> str:
+    """Accuracy by angle, mean of the seeds and their standard deviation, for some settings."""
+    members = results(name)
+    found = members.assign(setting=members["setting"].str.removesuffix(", Transformer")).groupby(
+        ["setting", "frequency"]
+    )
     mean, deviation = found["accuracy"].mean(), found["accuracy"].std()
     angles = found["angle"].first()["index"]
 
@@ -127,7 +131,7 @@ def by_angle() -> str:
         value, off = mean[setting, one], deviation[setting, one]
         return f"{f'{value:.3f}'.removeprefix('0')} ± {f'{off:.3f}'.removeprefix('0')}"
 
-    return table(header, ([name, *(cell(setting, one) for one in SHOWN_IDS)] for setting, name in SETTINGS.items()))
+    return table(header, ([SETTINGS[one], *(cell(one, number) for number in SHOWN_IDS)] for one in shown))
 
 
 def inner_positions(frequency: int) -> str:
@@ -287,7 +291,8 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "overhead": overhead,
     "memory": memory,
     "ensemble": ensemble,
-    "accuracy by angle": by_angle,
+    "accuracy by angle": partial(by_angle, "decoupling", tuple(SETTINGS)),
+    "accuracy of Transformers by angle": partial(by_angle, "decoupling-transformer", tuple(SETTINGS)[:4]),
     "accuracy by length": partial(by_length, (17, 60, 80, 100, 200, 300, 500, 800, 1000, 2000, 3000, 5000)),
     "least symbolic score of Retrieval": partial(least_score, "retrieval", "symbolic"),
     "least positional score of Index": partial(least_score, "index", "positional"),

@@ -9,7 +9,7 @@ import pandas as pd
 
 from docs_tables import bench, results, short, short_span, span, table, thousands
 from wherewhat.studies.lengths.paper import TRAINED_TOKENS, published_lengths
-from wherewhat.studies.multihop.published import mean_frequencies
+from wherewhat.studies.multihop.published import mean_frequencies, published
 from wherewhat.studies.multihop.runs import AUTHORS, EARLIER
 
 RECIPES = {"authors": AUTHORS, "earlier": EARLIER}
@@ -128,6 +128,34 @@ def added_tokens() -> str:
     return table(" | ".join(["added tokens", *map(thousands, ADDED)]), rows)
 
 
+def recipes() -> str:
+    """Letter by recipe: the head of layer 0 at the end, the logits of layers 1 to 3, and accuracy at two lengths; best
+    and last checkpoint.
+
+    The logits are figure 8 summed over frequencies, the most that a logit can reach; the mean of three layers.
+    """
+    known = published_lengths().set_index("added_tokens")["letter"]
+    scores, use = (published(name).query("task == 'letter'") for name in ("dynamics-scores", "frequency-use"))
+    rows = [["published", _layer_0(scores), f"{_reach(use, 'use'):.0f}", short(known[300]), short(known[1000])]]
+    tables = [results(f"dynamics-{name}").query("task == 'letter'") for name in ("heads", "use", "lengths")]
+    for recipe, seed in tables[2].query("moment == 'best'")[["recipe", "seed"]].drop_duplicates().to_numpy():
+        heads, use, lengths = (one[(one["recipe"] == recipe) & (one["seed"] == seed)] for one in tables)
+        reach = [f"{_reach(some, 'pairs'):.0f}" for _, some in use.groupby("moment")]  # best, last
+        at = [lengths.query("hops == 0 and length == 17 + @added")["accuracy"].map(short) for added in (300, 1000)]
+        rows.append([f"{recipe}, seed {seed}", _layer_0(heads), *map(" / ".join, (reach, *at))])
+    header = "letter | layer 0, positional / symbolic | logits of layers 1 to 3 | 300 added tokens | 1,000 added tokens"
+    return table(header, rows)
+
+
+def _layer_0(scores: pd.DataFrame) -> str:
+    last = scores[scores["layer"] == 0].sort_values("step").iloc[-1]
+    return f"{last['positional']:.2f} / {last['symbolic']:.2f}"
+
+
+def _reach(use: pd.DataFrame, column: str) -> float:
+    return use[use["layer"].between(1, 3)][column].sum() / 3
+
+
 def of_seed(task: str, seed: int, length: int) -> str:
     found = of("lengths", task, "earlier", seed=seed, length=length, hops=0)
     return f"{found['accuracy'].item():.2f}"
@@ -180,6 +208,7 @@ def run_minutes() -> str:
 
 TRAINING: dict[str, Callable[[], str]] = {
     "added tokens": added_tokens,
+    "recipes of letter": recipes,
     **{f"training of {task}": partial(training, task) for task in TASKS},
     **{
         f"{name}, {task}, {recipe}": partial(function, task, recipe)

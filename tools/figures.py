@@ -27,6 +27,7 @@ from wherewhat.studies.multihop.geometry import geometry
 from wherewhat.studies.multihop.paper import MultihopResults
 from wherewhat.studies.multihop.runs import AUTHORS
 from wherewhat.studies.sweep.figures import FIGURES as OF_ANGLES
+from wherewhat.studies.sweep.figures import by_task
 from wherewhat.studies.sweep.sweep import Sweep
 from wherewhat.tasks import Number
 
@@ -38,8 +39,8 @@ def encodings(name: str) -> Figure:
     return OF_ENCODINGS[name](load_prefixed(Encodings, TABLES / "encodings"))
 
 
-def decoupling(name: str) -> Figure:
-    return OF_ANGLES[name](load_prefixed(Sweep, TABLES / "decoupling"))
+def decoupling(name: str, models: str = "decoupling") -> Figure:
+    return OF_ANGLES[name](by_task(load_prefixed(Sweep, TABLES / models)))
 
 
 def lengths(task: str) -> Figure:
@@ -64,7 +65,11 @@ def planes_in_use() -> Figure:
 
 DRAWN: dict[str, Callable[[], Figure]] = {
     **{f"encodings-{one}": partial(encodings, one) for one in ("ablation", "variants", "optimisation")},
-    **{f"decoupling-{one}": partial(decoupling, one) for one in ("accuracy", "places", "trajectories", "behaviour")},
+    **{f"decoupling-{one}": partial(decoupling, one) for one in OF_ANGLES},
+    **{
+        f"decoupling-transformer-{one}": partial(decoupling, one, "decoupling-transformer")
+        for one in ("accuracy", "places-training")
+    },
     **{f"lengths-{task}": partial(lengths, task) for task in ("number", "letter")},
     "discrepancy": lambda: discrepancy_figure(pd.read_parquet(TABLES / "dynamics-discrepancy.parquet")),
     "geometry-number": planes_in_use,

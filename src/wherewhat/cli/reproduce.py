@@ -43,7 +43,7 @@ def reproduce(
 
     dynamics trains models on both multi-hop tasks (about 25 minutes per run on 2 cores), scores them at every checkpoint, and tests the best and the last one with up to 5,000 added tokens (about 40 minutes more). Recipe 64 follows the authors' scripts; 192, half, init and order change one thing each; tanh has the tanh GELU and embedding dropout. It also measures the discrepancy of the constructions.
 
-    decoupling trains one head for each of 32 angles on three tasks, as lookup tables (10 minutes) and as attention-only Transformers (an hour), with figures. With --model it also draws the paper's figures of the heads of a language model.
+    decoupling trains one head for each of 32 angles on three tasks, as lookup tables (10 minutes) and as attention-only Transformers (15 minutes), with figures. With --model it also draws the paper's figures of the heads of a language model.
 
     encodings trains every positional encoding on two tasks: 150 runs of about a minute each (--quick: 8 runs). --size medium trains larger models on longer sequences. What it will cost is stated first; interrupted runs resume.
 

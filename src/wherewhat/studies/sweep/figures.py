@@ -14,6 +14,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ...display.style import INK, NEITHER, TIME, WHAT, WHERE, new_figure
 from .sweep import FREQUENCIES, Sweep, angle_of
@@ -71,6 +72,7 @@ def accuracy_by_position(made: Sweep) -> Figure:
                 capsize=1.5, elinewidth=0.7, label=name,
             )  # fmt: skip
         axes.set(title=setting.capitalize(), xlabel="position of the answer; below: frequency ID (angle)")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False, fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
     figure.axes[0].set(ylabel="accuracy, mean and standard error over seeds", ylim=(0, 1.03))
     return figure
@@ -100,6 +102,7 @@ def positions_over_training(made: Sweep) -> Figure:
     for axes, (setting, number) in zip(figure.subplots(1, 2, sharey=True), SHOWN_OVER_TRAINING.items(), strict=True):
         axes.set(title=f"{setting.capitalize()}, ID {number} (angle {angle_of(number):.3f})", ylim=(0, 1.03))
         axes.set(xlabel="position of the answer")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if made.epochs is None:
             axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center")
             continue
