@@ -1,7 +1,9 @@
 """Tables of the documentation about the whole battery of ablations, from results/ablation-battery.parquet (see
 docs_numbers.py).
 
-python tools/docs_batteries.py stories15M SmolLM2-135M-Instruct      # write it, from ablations/NAME and profiles/NAME
+python tools/docs_batteries.py stories15M SmolLM2-135M-Instruct "SmolLM2-135M-Instruct, 20 heads"
+
+writes it from ablations/NAME and from profiles/MODEL, where MODEL is what comes before the comma.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ SMOLLM2 = {
     "the same frozen": [(f"{one} frequencies", "freeze", None) for one in QUARTERS],
     "only this quarter kept": [(f"{one} frequencies", "keep", None) for one in QUARTERS],
 }  # fmt: skip
+PUREST = "SmolLM2-135M-Instruct, 20 heads"
 
 
 def battery(model: str, shown: dict[str, list[tuple[str, str, int | None]]]) -> str:
@@ -65,6 +68,48 @@ def harm_and_scores(model: str, measure: str) -> str:
     harm = heads["change"] * heads["better"].map({True: -1, False: 1})
     found = stats.spearmanr(harm, heads["symbolic"] - heads["positional"])
     return f"{found.statistic:.2f}, p = {found.pvalue:.3f}"
+
+
+def purest_heads(model: str, shown: int = 4) -> str:
+    """Gain and loss on text without single heads: those that cost most, the others, and the random controls."""
+    effects = _of(model)
+    effects = effects.assign(random=effects["draw"].notna(), place=_places(effects), what=_kinds(effects))
+    gain, text = (effects[effects["measure"] == one].sort_values("change") for one in ("induction", "text_loss"))
+    by_place = text.drop_duplicates("place").set_index("place")["change"]
+    chosen, drawn = gain[~gain["random"]], gain[gain["random"]].drop_duplicates("place")
+    rows = [
+        [
+            f"{one.place}, {one.what}",
+            f"{one.change:+.2f} ({one.low:+.2f} to {one.high:+.2f})",
+            f"{by_place[one.place]:+.3f}",
+        ]
+        for one in chosen.head(shown).itertuples()
+    ]
+    for name, some in ((f"the other {len(chosen) - shown}", chosen[shown:]), (f"{len(drawn)} random heads", drawn)):
+        of_text = by_place[some["place"]]
+        rows.append([
+            name, f"{some['change'].min():+.2f} to {some['change'].max():+.2f}, mean {some['change'].mean():+.2f}",
+            f"{of_text.min():+.3f} to {of_text.max():+.3f}, mean {of_text.mean():+.3f}",
+        ])  # fmt: skip
+    before = [_before(effects, measure) for measure in ("induction", "text_loss")]
+    gained, lost = (
+        f"gain from first to second copy, nats (95 %), of {before[0]:.1f}",
+        f"loss on text, of {before[1]:.3f}",
+    )
+    return table(f"ablated head | {gained} | {lost}", rows)
+
+
+def largest_change(model: str, measure: str) -> str:
+    """Over single heads, without sign."""
+    return f"{_single_heads(model, measure)['change'].abs().max():.3f}"
+
+
+def _places(effects: pd.DataFrame) -> list[str]:
+    return [f"{one.layer:.0f}.{one.head:.0f}" for one in effects.itertuples()]
+
+
+def _kinds(effects: pd.DataFrame) -> list[str]:
+    return ["what" if one.symbolic > one.positional else "where" for one in effects.itertuples()]
 
 
 def distinguishable(model: str) -> str:
@@ -109,6 +154,9 @@ BATTERIES = {
     "harm to the gain and scores": partial(harm_and_scores, "stories15M", "induction"),
     "harm to text and scores": partial(harm_and_scores, "stories15M", "text_loss"),
     "single heads of stories15M": partial(distinguishable, "stories15M"),
+    "purest heads of SmolLM2": partial(purest_heads, PUREST),
+    "harm to the gain and scores of SmolLM2": partial(harm_and_scores, PUREST, "induction"),
+    "largest change of text of SmolLM2": partial(largest_change, PUREST, "text_loss"),
 }
 
 
@@ -116,7 +164,9 @@ def write(names: list[str]) -> None:
     """The effects of every ablation, with the scores of the head where a single one was ablated."""
     parts = []
     for name in names:
-        scores = Profile.load(Path("profiles") / name).heads[["layer", "head", "positional", "symbolic"]]
+        scores = Profile.load(Path("profiles") / name.partition(",")[0]).heads[
+            ["layer", "head", "positional", "symbolic"]
+        ]
         effects = Ablation.load(Path("ablations") / name).effects.astype({"layer": float, "head": float})
         parts.append(effects.merge(scores, how="left", on=["layer", "head"]).assign(model=name))
     found = pd.concat(parts)
