@@ -77,6 +77,7 @@ def purest_heads(model: str, shown: int = 4) -> str:
     gain, text = (effects[effects["measure"] == one].sort_values("change") for one in ("induction", "text_loss"))
     by_place = text.drop_duplicates("place").set_index("place")["change"]
     chosen, drawn = gain[~gain["random"]], gain[gain["random"]].drop_duplicates("place")
+    drawn = drawn[~drawn["place"].isin(chosen["place"])]
     rows = [
         [
             f"{one.place}, {one.what}",
@@ -85,7 +86,7 @@ def purest_heads(model: str, shown: int = 4) -> str:
         ]
         for one in chosen.head(shown).itertuples()
     ]
-    for name, some in ((f"the other {len(chosen) - shown}", chosen[shown:]), (f"{len(drawn)} random heads", drawn)):
+    for name, some in ((f"the other {len(chosen) - shown}", chosen[shown:]), (f"{len(drawn)} others of the same layers", drawn)):
         of_text = by_place[some["place"]]
         rows.append([
             name, f"{some['change'].min():+.2f} to {some['change'].max():+.2f}, mean {some['change'].mean():+.2f}",
