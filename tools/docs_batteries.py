@@ -86,7 +86,10 @@ def purest_heads(model: str, shown: int = 4) -> str:
         ]
         for one in chosen.head(shown).itertuples()
     ]
-    for name, some in ((f"the other {len(chosen) - shown}", chosen[shown:]), (f"{len(drawn)} others of the same layers", drawn)):
+    for name, some in (
+        (f"the other {len(chosen) - shown}", chosen[shown:]),
+        (f"{len(drawn)} others of the same layers", drawn),
+    ):
         of_text = by_place[some["place"]]
         rows.append([
             name, f"{some['change'].min():+.2f} to {some['change'].max():+.2f}, mean {some['change'].mean():+.2f}",

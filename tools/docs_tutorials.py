@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +45,9 @@ def executed(notebook: Path) -> nbformat.NotebookNode | None:
             (Path(folder) / "models").mkdir()
             for name in MODELS:
                 (Path(folder) / "models" / Path(name).name).symlink_to(weights() / name)
-            NotebookClient(found, timeout=1200, resources={"metadata": {"path": folder}}).execute()
+            # Through files: no port that others could read.
+            kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=str(Path(folder) / "kernel"))
+            NotebookClient(found, kernel, timeout=1200, resources={"metadata": {"path": folder}}).execute()
         EXECUTED.mkdir(parents=True, exist_ok=True)
         nbformat.write(found, stored)
     for cell, ran in zip(_code(found), _code(nbformat.read(stored, as_version=4)), strict=True):
