@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -14,13 +15,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch.testing import assert_close
 from transformers import GPTJConfig, GPTJForCausalLM
 
 import wherewhat as ww
 from wherewhat.errors import BadInput
 from wherewhat.lab import Recipe, Shape, Transformer, from_gptj, to_gptj, train_model
 from wherewhat.lab.fused import float32_product
-from wherewhat.lab.train import Dropout, accuracy_by_hops
+from wherewhat.lab.train import Dropout, Trainer, accuracy_by_hops, processor_threads
 from wherewhat.tasks import TASKS, Number
 
 SMALL = Shape(vocabulary=41, layers=3, heads=2, width=24, hidden=40)
@@ -309,3 +311,18 @@ def test_bfloat16_trains_almost_as_float32_does(tmp_path: Path) -> None:
     assert "bfloat16" not in (tmp_path / "False" / "run.json").read_text()  # as runs before the option
     with pytest.raises(BadInput, match="exclude each other"):
         Recipe(half=True, bfloat16=True)
+
+
+@pytest.mark.parametrize("batch", [2, 7])
+def test_two_halves_of_a_batch_have_the_gradient_of_the_whole(batch: int) -> None:
+    """Dropout included: each half gets its own rows of the masks."""
+    found = {}
+    for threads in (1, 2):
+        run = Trainer(Transformer(SMALL, seed=1), Recipe(batch=batch, dropout=0.3, clip=math.inf), Path())
+        examples = Number().sample(batch)
+        with processor_threads(threads):
+            loss = run.learn(examples.tokens % SMALL.vocabulary, examples.answers % SMALL.vocabulary)
+        found[threads] = [torch.tensor(loss), *(value.grad for value in run.model.parameters())]
+        assert all(value.grad is None for value in run.halves.twin.parameters())
+    for one, other in zip(found[1], found[2], strict=True):
+        assert_close(one, other, atol=1e-6, rtol=1e-4)

@@ -26,6 +26,7 @@ from .checkpoint import checkpoint_path, read_run, run_digest, steps_of, weights
 from .dropout import Dropout
 from .fused import bfloat16_product, float32_product
 from .half import float16_products
+from .halves import Halves
 from .transformer import Shape, Transformer
 
 # Far beyond what a machine can do; larger numbers are mistakes, refused before any work.
@@ -155,7 +156,7 @@ class Trainer:
     """A model in training: one step of its recipe, and its folder."""
 
     def __init__(self, model: Transformer, recipe: Recipe, folder: Path) -> None:
-        self.model, self.recipe, self.folder = model, recipe, folder
+        self.model, self.recipe, self.folder, self.halves = model, recipe, folder, Halves(model)
         self.step = 0
         self.losses = torch.full((recipe.steps,), math.nan)
         self.validated: dict[int, list[float]] = {}
@@ -177,23 +178,27 @@ class Trainer:
         recipe = self.recipe
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.rate_at(self.step)
-        drop = Dropout(recipe.dropout, recipe.seed, self.step)
-        of_embedding = recipe.embedding_dropout
-        drop_embedding = None if of_embedding is None else Dropout(of_embedding, recipe.seed, self.step)
-        product = bfloat16_product if recipe.bfloat16 else float32_product
-        with float16_products() if recipe.half else nullcontext():
-            logits = self.model(
-                tokens, last=True, drop=drop, drop_embedding=drop_embedding, product=None if recipe.half else product
-            )[:, 0]
-        loss = F.cross_entropy(logits, answers)
+        product = None if recipe.half else bfloat16_product if recipe.bfloat16 else float32_product
+
+        def loss_of(model: Transformer, rows: slice) -> Tensor:
+            drop, drop_embedding = (
+                None if rate is None else Dropout(rate, recipe.seed, self.step, rows, len(tokens))
+                for rate in (recipe.dropout, recipe.embedding_dropout)
+            )
+            assert drop is not None
+            with float16_products() if recipe.half else nullcontext():
+                logits = model(tokens[rows], last=True, drop=drop, drop_embedding=drop_embedding, product=product)
+            return F.cross_entropy(logits[:, 0], answers[rows], reduction="sum") / len(tokens)
+
         self.optimizer.zero_grad()
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+        loss = self.halves.gradients(loss_of, len(tokens))
+        with processor_threads(1):  # many small tensors, for which a second thread does not pay
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         if norm.isfinite():  # a step whose scaled gradients overflow float16 is skipped, as a loss scaler does
             self.optimizer.step()
-        self.losses[self.step] = loss.detach()
+        self.losses[self.step] = loss
         self.step += 1
-        return float(loss.detach())
+        return loss
 
     def keep(self, validation: Examples) -> None:
         """Save a checkpoint, then the state from which the run can resume."""
