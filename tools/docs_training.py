@@ -147,6 +147,17 @@ def recipes() -> str:
     return table(header, rows)
 
 
+def one_hop() -> str:
+    """Share of right answers of a language model, both ways to ask, by window; number / letter."""
+    found = results("one-hop").set_index(["style", "task", "window"])["accuracy"]
+    windows = sorted(found.index.unique("window"))
+    rows = [
+        [style, *(f"{short(found[style, 'number', at])} / {short(found[style, 'letter', at])}" for at in windows)]
+        for style in ("one message", "chat turns")
+    ]
+    return table(" | ".join(["window", *map(str, windows)]), rows)
+
+
 def _layer_0(scores: pd.DataFrame) -> str:
     last = scores[scores["layer"] == 0].sort_values("step").iloc[-1]
     return f"{last['positional']:.2f} / {last['symbolic']:.2f}"
@@ -209,6 +220,7 @@ def run_minutes() -> str:
 TRAINING: dict[str, Callable[[], str]] = {
     "added tokens": added_tokens,
     "recipes of letter": recipes,
+    "one hop of Qwen": one_hop,
     **{f"training of {task}": partial(training, task) for task in TASKS},
     **{
         f"{name}, {task}, {recipe}": partial(function, task, recipe)
