@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS, EXECUTED = ROOT / "docs" / "tutorials", ROOT / "build" / "tutorials"
@@ -45,9 +45,9 @@ def executed(notebook: Path) -> nbformat.NotebookNode | None:
             (Path(folder) / "models").mkdir()
             for name in MODELS:
                 (Path(folder) / "models" / Path(name).name).symlink_to(weights() / name)
-            # Through files: no port that others could read.
-            kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=str(Path(folder) / "kernel"))
-            NotebookClient(found, kernel, timeout=1200, resources={"metadata": {"path": folder}}).execute()
+            connection = {"transport": "ipc", "ip": str(Path(folder) / "kernel")}  # no port that others could read
+            where, how = {"metadata": {"path": folder}}, Config(ConnectionFileMixin=connection)
+            NotebookClient(found, timeout=1200, resources=where, config=how).execute()
         EXECUTED.mkdir(parents=True, exist_ok=True)
         nbformat.write(found, stored)
     for cell, ran in zip(_code(found), _code(nbformat.read(stored, as_version=4)), strict=True):
