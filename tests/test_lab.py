@@ -316,13 +316,15 @@ def test_bfloat16_trains_almost_as_float32_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("batch", [2, 7])
 def test_two_halves_of_a_batch_have_the_gradient_of_the_whole(batch: int) -> None:
     """Dropout included: each half gets its own rows of the masks."""
-    found = {}
+    found, read_by_twin = {}, []
     for threads in (1, 2):
         run = Trainer(Transformer(SMALL, seed=1), Recipe(batch=batch, dropout=0.3, clip=math.inf), Path())
+        run.halves.twin.register_forward_pre_hook(lambda _, given: read_by_twin.append(len(given[0])))
         examples = Number().sample(batch)
         with processor_threads(threads):
             loss = run.learn(examples.tokens % SMALL.vocabulary, examples.answers % SMALL.vocabulary)
         found[threads] = [torch.tensor(loss), *(value.grad for value in run.model.parameters())]
         assert all(value.grad is None for value in run.halves.twin.parameters())
+    assert read_by_twin == [batch - batch // 2]  # on two threads only
     for one, other in zip(found[1], found[2], strict=True):
         assert_close(one, other, atol=1e-6, rtol=1e-4)

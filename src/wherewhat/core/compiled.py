@@ -14,7 +14,7 @@ from torch import Tensor
 # Elements or pairs for which a second thread does not pay. Torch's own threads keep their cores busy while they wait
 # for work, so that a further thread has to share one.
 SMALL = 2**19
-PARTS = 4  # per thread
+PARTS = 4  # into which the heads are divided, per thread
 
 
 def compiled(values: Tensor) -> ModuleType | None:

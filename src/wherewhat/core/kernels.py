@@ -149,8 +149,8 @@ def couple(keys, queries, cos, sin, start, step, out, low, high):
 def sum_weak_pairs(own, chosen, content, turn, blocks, circle, weights, rise, fall, sums, low, high):
     """All pairs of the chosen weak frequencies, from values at the nodes and interpolation weights.
 
-    `own`, `weights`, `rise` and `fall` are padded; a row of pairs starts at a multiple of LANES, and what is too much
-    counts nothing.
+    `own`, `weights`, `rise` and `fall` are padded, and a row of pairs starts at a multiple of LANES; the
+    additional pairs are not counted.
     """
     count, nodes, padded = len(blocks), weights.shape[1], weights.shape[2]
     value = np.zeros((nodes, padded), np.float32)

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .harmonics import WEAK, Interpolation, Strips, has_harmonics
-from .pair_sums import FLOOR, sum_log_pairs, sum_mass_pairs, sum_pairs
+from .pair_sums import FLOOR, Strip, sum_log_pairs, sum_mass_pairs, sum_pairs
 from .placement import Placement
 
 # Elements of the largest intermediate tensor of one piece, 2 MB of float32, which a processor core keeps in its cache;
@@ -103,7 +103,7 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], weightings: S
                     start = max(at, first[at])
                     if start < count:
                         tables = strips(slice(at, at + STRIP), slice(start, count))
-                        sum_strip(*tables, own, rise, fall, at, start, part)
+                        sum_strip(*tables, Strip(own, rise, fall, at, start, part))
                 sums[:, :, some] = part
     positional, symbolic, weight, skipped = sums.unflatten(-1, placement.lead)
     positional, symbolic = (positional / weight).clamp(0, 1), (symbolic / weight).clamp(0, 1)

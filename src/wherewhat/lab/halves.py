@@ -1,7 +1,7 @@
 """The gradient of a batch in two halves, each in a thread of its own.
 
-On two cores this is faster than sharing out every matrix product among them: nothing waits, and what is not a matrix
-product runs twice at a time, too.
+On two cores this is faster than splitting every matrix product between them: neither core waits for the other, and the
+work between the products runs in parallel, too.
 """
 
 from __future__ import annotations
