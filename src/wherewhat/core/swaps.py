@@ -30,8 +30,9 @@ GENTLE = 12.0
 # Pairs are left out as long as all of them together hold at most this share of the weight. A score is a weighted mean
 # of numbers between 0 and 1, so this is also the most by which it can change.
 NEGLIGIBLE = 1e-8
-# To leave out pairs, a head needs its own copy of the places: this pays if at most this share of the pairs remains.
-WORTHWHILE = 0.6
+# To leave out pairs, a head needs its own copy of the places: this pays if at most this share of the pairs remains, and
+# if there are more blocks than this.
+WORTHWHILE, FEW = 0.6, 64
 
 
 class Weighting(NamedTuple):
@@ -147,18 +148,16 @@ def _weigh_pairs(placement: Placement, blocks: Int[Tensor, "M W"], weightings: S
     """
     seen = {blind: block_attention(placement, blocks, blind) for blind in {one.without_first for one in weightings}}
     seen = {blind: d.flatten(0, len(placement.lead) - 1) for blind, d in seen.items()}
-    factors = []
-    for tau, blind in weightings:
-        d, tau = seen[blind], max(tau, torch.finfo(torch.float32).tiny)
-        ends = (d - d.amax(-1, keepdim=True), d.amin(-1, keepdim=True) - d)
-        factors.append([(end / tau).clamp_(min=FLOOR).exp_() for end in ends])
-    rise, fall = (torch.stack(some) for some in zip(*factors, strict=True))
-    d = seen[weightings[0].without_first]  # the order of the blocks is the same without the first key
+    d = torch.stack([seen[one.without_first] for one in weightings])
+    taus = d.new_tensor([max(one.tau, torch.finfo(torch.float32).tiny) for one in weightings])[:, None, None]
+    ends = (d - d.amax(-1, keepdim=True), d.amin(-1, keepdim=True) - d)
+    rise, fall = (end.div_(taus).clamp_(min=FLOOR).exp_() for end in ends)
+    d = d[0]  # the order of the blocks is the same without the first key
     heads, count = d.shape
     order = first = torch.zeros(heads, count, dtype=torch.long, device=d.device)
     prune = torch.zeros(heads, dtype=torch.bool, device=d.device)
     # Most pairs of a single frequency matter; of a windowed head, those that matter may all be skipped.
-    if placement.content.shape[-1] > 2 and not placement.windowed:
+    if count > FEW and placement.content.shape[-1] > 2 and not placement.windowed:
         order = d.argsort(-1, descending=True)
         limit = NEGLIGIBLE / max(1, math.comb(count, 2))  # the weight of the widest gap is 1
         first = torch.searchsorted(_ordered(fall, order), limit / _ordered(rise, order)).amin(0)

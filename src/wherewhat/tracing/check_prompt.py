@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from ..errors import NotMeasurable
 from .hook import last_logits_only, quiet_evaluation
+from .modules import modules_of
 from .offload import entry_device
 from .rotation_probe import stated_angles
 
@@ -96,5 +97,5 @@ def angles_in_force(model: PreTrainedModel, length: int) -> tuple[float, ...]:
 
 def angles_depend_on_length(model: nn.Module) -> bool:
     """Whether the model's RoPE type scales its angles with the length of the prompt."""
-    kinds = (vars(module).get("rope_type") for module in model.modules())
+    kinds = (vars(module).get("rope_type") for module in modules_of(model))
     return any(re.search("dynamic|longrope", str(kind)) for kind in kinds if kind is not None)

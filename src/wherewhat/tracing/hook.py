@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -255,10 +255,16 @@ def last_logits_only(model: PreTrainedModel) -> dict[str, int | Tensor]:
     """The argument that limits the logits to those after the last token, if the model takes it.
 
     Given a number instead of a position, a model whose last layers reuse keys leaves out the other queries there."""
-    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+    own = vars(model).get("forward")  # as accelerate gives it
+    if "logits_to_keep" not in (_parameters(type(model)) if own is None else inspect.signature(own).parameters):
         return {}
     shared = getattr(model.config.get_text_config(), "num_kv_shared_layers", 0)
     return {"logits_to_keep": torch.tensor([-1]) if shared else 1}
+
+
+@lru_cache
+def _parameters(family: type[PreTrainedModel]) -> frozenset[str]:
+    return frozenset(inspect.signature(family.forward).parameters)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import json
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Unpack
@@ -212,10 +213,15 @@ def make_profile(
         },
         "table": table_rows(prompts[0]),
         "prompts": json.loads(json.dumps([vars(prompt) for prompt in prompts])),  # tuples become lists, as on disk
-        "versions": {package: version(package) for package in ("wherewhat", "torch", "transformers")}
-        | {"python": platform.python_version()},
+        "versions": dict(_versions()),
     }
     return Profile(heads, frequency_table(results), described | dict(about), _tensors(results), tasks)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    packages = {package: version(package) for package in ("wherewhat", "torch", "transformers")}
+    return packages | {"python": platform.python_version()}
 
 
 def _described(requests: Sequence[PromptRequest]) -> dict[str, Any]:

@@ -176,8 +176,8 @@ def sinks(results: Measured, prompts: Sequence[Prompt]) -> dict[str, Any]:
     for result, prompt in zip(results, prompts, strict=True):
         attention = result["key_attention"]
         shares.append(attention[sinks_before(result["drawn_heads"], prompt.blocks)].sum().item())
-        for start, stop in prompt.blocks:
-            inside[start:stop] += attention[start:stop] / len(prompts)
+        within = [at for block in prompt.blocks for at in range(*block)]
+        inside[within] += attention[within] / len(prompts)
     attention, drawn, prompt = results[0]["key_attention"], results[0]["drawn_heads"], prompts[0]
     found = sinks_before(drawn, prompt.blocks).nonzero().flatten().tolist()
     tokens = [
