@@ -89,20 +89,24 @@ class Placement:
         table = self.content[..., contents, :] @ self.place[..., places, :].mT
         return self._finish(table, None if self.bias is None else self.bias[..., None, places])
 
-    def by_block(self, blocks: Int[Tensor, "M W"], order: Int[Tensor, "X M"] | None = None) -> Placement:
-        """The placement of a flat one with a block as a key: axis W, the tokens of a block, joins the leading axes.
+    def by_block(
+        self,
+        blocks: Int[Tensor, "M W"],
+        heads: Int[Tensor, " X"] | None = None,
+        order: Int[Tensor, "X M"] | None = None,
+    ) -> Placement:
+        """The chosen heads of a flat placement, with a block as a key: axis W, the tokens of a block, joins the leading
+        axes.
 
         Contents and places of the first tokens of all blocks, then of the second tokens, and so on. `order` gives
         each head its own order of the blocks.
         """
-        heads, keys = self.content.shape[:2]
+        everything, keys = self.content.shape[:2]
+        heads = torch.arange(everything, device=self.content.device) if heads is None else heads
         tokens = blocks.T[:, None] if order is None else blocks[order].movedim(-1, 0)  # W X M
 
         def take(value: Tensor, trailing: tuple[int, ...]) -> Tensor:
-            if len(value) == 1 and order is None:
-                index = tokens
-            else:
-                index = tokens + keys * (torch.arange(heads, device=value.device) % len(value))[:, None]
+            index = tokens if len(value) == 1 else tokens + keys * (heads % len(value))[:, None]
             return value.reshape(-1, *trailing).index_select(0, index.flatten()).unflatten(0, index.shape)
 
         bias = None if self.bias is None else take(self.bias, ())

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from .compiled import compiled
 from .harmonics import WEAK, Interpolation, Strips, has_harmonics
 from .pair_sums import FLOOR, Strip, sum_log_pairs, sum_mass_pairs, sum_pairs
 from .placement import Placement
@@ -75,7 +76,9 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], weightings: S
     logits = _of_blocks(placement.logits(), blocks).flatten(0, axes - 1)
     ceiling = placement.ceiling.expand(placement.lead).flatten()
     weak = (ceiling < WEAK) & has_harmonics(flat, width)
-    gentle, steep = (ceiling < GENTLE) & ~weak, ceiling >= GENTLE
+    # Compiled sums need no more time for a steep head, so that all heads are summed together.
+    gentle = (ceiling < GENTLE) & ~weak & (flat.content.shape[-1] == 2 or compiled(ceiling) is None)
+    steep = ~(weak | gentle)
     sums, interpolated = flat.content.new_zeros(4, len(weightings), len(weak), dtype=torch.float64), _logit_strips
     if weak.any():
         interpolation, chosen = Interpolation.of(flat, blocks), weak.nonzero().flatten()
@@ -172,4 +175,4 @@ def _ordered(values: Float[Tensor, "*lead X M"], order: Int[Tensor, "X M"] | Non
 
 def _logit_strips(flat: Placement, blocks: Int[Tensor, "M W"], heads: Tensor, order: Tensor | None) -> Strips:
     """The terms of log S of the chosen heads: (W, X, I, J), the first token of a block at the first place and so on."""
-    return flat.rows(heads).by_block(blocks, order).both_ways
+    return flat.by_block(blocks, heads, order).both_ways
