@@ -40,6 +40,7 @@ from .train import train_task
 
 FULL, PART = 2400, 400  # validation sequences scored at every checkpoint, and used for roles, geometry and flow
 ADDED = tuple(published_lengths()["added_tokens"])
+FAR, FAR_PROMPTS = TRAINED_TOKENS + 1000, 40  # at more tokens, which take most of the time, fewer sequences are asked
 JOINED = "heads accuracy purity roles test geometry use flow example lengths loss".split()
 
 
@@ -195,13 +196,17 @@ def measure_moment(
     held, moving = geometry(model, some), flow(model, task, some)
     held.save(folder / f"geometry-{moment}")
     grid = [TRAINED_TOKENS + added for added in ADDED if TRAINED_TOKENS + added <= longest]
-    far = measure_lengths(model, task, folder / "lengths" / "cells", grid=grid, progress=progress)
-    far.save(folder / f"lengths-{moment}")
+    near, cells = [length for length in grid if length <= FAR], folder / "lengths" / "cells"
+    lengths = measure_lengths(model, task, cells, grid=near, progress=progress)
+    lengths.save(folder / f"lengths-{moment}")
+    accuracy = [lengths.accuracy]
+    if far := grid[len(near) :]:
+        accuracy += [measure_lengths(model, task, cells, grid=far, prompts=FAR_PROMPTS, progress=progress).accuracy]
     return {
         "roles": role_table(measured, scores),
         "test": pd.DataFrame({"hops": range(1, len(by_hops) + 1), "accuracy": by_hops}),
         "geometry": held.heads, "use": held.use, "flow": moving.shares, "example": moving.example,
-        "lengths": far.accuracy, "loss": far.loss,
+        "lengths": pd.concat(accuracy, ignore_index=True), "loss": lengths.loss,
     }  # fmt: skip
 
 
