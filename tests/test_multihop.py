@@ -17,6 +17,7 @@ from wherewhat.lab.train import accuracy_by_hops
 from wherewhat.results import save_prefixed
 from wherewhat.studies.dynamics.measure import purity_table
 from wherewhat.studies.dynamics.result import Dynamics
+from wherewhat.studies.multihop import paper
 from wherewhat.studies.multihop.comparison import at_lengths, curves, in_words, words_of_paper
 from wherewhat.studies.multihop.figures import OF_RUNS, draw_multihop
 from wherewhat.studies.multihop.paper import MultihopResults, reproduce_multihop
@@ -40,7 +41,9 @@ def few(monkeypatch):
 
 
 @pytest.mark.slow
-def test_all_tables_come_out_and_nothing_is_done_twice(few, tmp_path):
+def test_all_tables_come_out_and_nothing_is_done_twice(few, monkeypatch, tmp_path):
+    monkeypatch.setattr(paper, "FAR", 17)
+    monkeypatch.setattr(paper, "FAR_PROMPTS", 3)
     plan = {"tasks": ("number",), "seeds": (3, 4), "prompts": (12, 5), "longest": 27}
     plan |= {"recipe": Recipe(steps=2, batch=8, embedding_dropout=0.0)}
     made = reproduce_multihop(tmp_path, **plan)
@@ -50,6 +53,7 @@ def test_all_tables_come_out_and_nothing_is_done_twice(few, tmp_path):
     assert drawn == {"dynamics-discrepancy.png"} | {f"dynamics-{name}-number-64.png" for name in OF_RUNS}
     lengths = made.lengths.query("seed == 4 and hops == 0 and moment == 'last'")
     assert lengths["length"].tolist() == [17, 27]  # as published: 0 and 10 added tokens
+    assert lengths["asked"].tolist() == [200, 3]
     assert len(made.geometry) == len(made.loss) == 2 * 2 * 12  # seeds, moments, heads
     with (tmp_path / "shown.txt").open("w") as shown:
         show_multihop(made, Console(file=shown, width=120))

@@ -8,13 +8,17 @@ from functools import partial
 import pandas as pd
 
 from docs_tables import bench, results, short, short_span, span, table, thousands
-from wherewhat.studies.lengths.paper import TRAINED_TOKENS, published_lengths
+from wherewhat.studies.lengths.paper import PUBLISHED_MODELS, TRAINED_TOKENS, published_lengths
 from wherewhat.studies.multihop.published import mean_frequencies, published
 from wherewhat.studies.multihop.runs import AUTHORS, EARLIER
 
 RECIPES = {"authors": AUTHORS, "earlier": EARLIER}
 TASKS = ("number", "letter")
 ADDED = (40, 50, 100, 200, 300, 500, 800, 1000)
+LANGUAGE_MODELS = {  # of the table one-hop, as shown
+    "SmolLM2-135M-Instruct": "SmolLM2-135M-Instruct.Q4_1",
+    "Qwen2.5-Coder-0.5B": "qwen2.5-coder-0.5b",
+}
 FINDINGS_SHOWN = {  # of dynamics-comparison, as shown
     "pure positional, gamma 0.1": "pure positional heads, gamma 0.1",
     "positional heads in the order in which they became pure, gamma 0.2": "order in which they became pure, gamma 0.2",
@@ -148,13 +152,24 @@ def recipes() -> str:
 
 
 def one_hop() -> str:
-    """Share of right answers of a language model, both ways to ask, by window; number / letter."""
-    found = results("one-hop").set_index(["style", "task", "window"])["accuracy"]
+    """Share of right answers of language models, both ways to ask, and the published ones; number / letter."""
+    found = results("one-hop").set_index(["model", "style", "task", "window"])["accuracy"]
     windows = sorted(found.index.unique("window"))
     rows = [
-        [style, *(f"{short(found[style, 'number', at])} / {short(found[style, 'letter', at])}" for at in windows)]
+        [
+            f"{words}, {style}",
+            *(
+                f"{short(found[name, style, 'number', at])} / {short(found[name, style, 'letter', at])}"
+                for at in windows
+            ),
+        ]
+        for words, name in LANGUAGE_MODELS.items()
         for style in ("one message", "chat turns")
     ]
+    for words, known in PUBLISHED_MODELS.items():
+        rows.append(
+            [f"{words}, published", *(" / ".join(map(short, known[at])) if at in known else "-" for at in windows)]
+        )
     return table(" | ".join(["window", *map(str, windows)]), rows)
 
 
@@ -220,7 +235,7 @@ def run_minutes() -> str:
 TRAINING: dict[str, Callable[[], str]] = {
     "added tokens": added_tokens,
     "recipes of letter": recipes,
-    "one hop of Qwen": one_hop,
+    "one hop as text": one_hop,
     **{f"training of {task}": partial(training, task) for task in TASKS},
     **{
         f"{name}, {task}, {recipe}": partial(function, task, recipe)
