@@ -154,22 +154,22 @@ def sum_weak_pairs(own, chosen, content, turn, blocks, circle, weights, rise, fa
     """
     count, nodes, padded = len(blocks), weights.shape[1], weights.shape[2]
     value = np.zeros((nodes, padded), np.float32)
-    here, there = np.empty(padded, np.float32), np.empty(padded, np.float32)
+    here, there = np.empty((4, padded), np.float32), np.empty((4, padded), np.float32)
     stay, move, alive = np.empty(padded, np.float32), np.empty(padded, np.float32), np.empty(padded, np.float32)
     for n in range(low, high):
         x = chosen[n]
         weight = weights[x % len(weights)]
         _node_values(value, content[x], turn[x % len(turn)], blocks, circle)
-        for i in range(count - 1):
-            start = (i + 1) // LANES * LANES
-            a, b, counted = here[: padded - start], there[: padded - start], alive[: padded - start]
-            a[:], b[:] = 0, 0
-            for q in range(0, nodes, 7):
-                _add_seven(a, value, weight, i, start, q)
-                _add_seven(b, weight, value, i, start, q)
-            _cosines(a, b, own[n, 0, start:], own[n, 0, i], stay, move, counted)
-            counted[: i + 1 - start], counted[count - start :] = 0, 0
-            _add(stay, move, counted, rise, fall, i, start, count - 1 - i, sums, x)
+        for first in range(0, count - 1, 4):
+            start = (first + 1) // LANES * LANES
+            long = padded - start
+            _four_rows(here[0, :long], here[1, :long], here[2, :long], here[3, :long], value, weight, first, start)
+            _four_rows(there[0, :long], there[1, :long], there[2, :long], there[3, :long], weight, value, first, start)
+            counted = alive[:long]
+            for i in range(first, min(first + 4, count - 1)):
+                _cosines(here[i - first, :long], there[i - first], own[n, 0, start:], own[n, 0, i], stay, move, counted)
+                counted[: i + 1 - start], counted[count - start :] = 0, 0
+                _add(stay, move, counted, rise, fall, i, start, count - 1 - i, sums, x)
 
 
 @njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
@@ -190,14 +190,20 @@ def _node_values(value, content, turn, blocks, circle):
 
 @njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
 @no_type_check
-def _add_seven(sums, factors, rows, i, start, q):
-    """Add seven rows, from `start` on, times the i-th of their factors, in one pass."""
-    f0, f1, f2, f3 = factors[q, i], factors[q + 1, i], factors[q + 2, i], factors[q + 3, i]
-    f4, f5, f6 = factors[q + 4, i], factors[q + 5, i], factors[q + 6, i]
-    r0, r1, r2, r3 = rows[q, start:], rows[q + 1, start:], rows[q + 2, start:], rows[q + 3, start:]
-    r4, r5, r6 = rows[q + 4, start:], rows[q + 5, start:], rows[q + 6, start:]
-    for j in range(len(sums)):
-        sums[j] += f0 * r0[j] + f1 * r1[j] + f2 * r2[j] + f3 * r3[j] + f4 * r4[j] + f5 * r5[j] + f6 * r6[j]
+def _four_rows(a, b, c, d, factors, rows, i, start):
+    """The sum of all rows, from `start` on, times their factors in columns i to i + 3; three rows in one pass."""
+    a[:], b[:], c[:], d[:] = 0, 0, 0, 0
+    for q in range(0, len(rows), 3):
+        a0, a1, a2 = factors[q, i], factors[q + 1, i], factors[q + 2, i]
+        b0, b1, b2 = factors[q, i + 1], factors[q + 1, i + 1], factors[q + 2, i + 1]
+        c0, c1, c2 = factors[q, i + 2], factors[q + 1, i + 2], factors[q + 2, i + 2]
+        d0, d1, d2 = factors[q, i + 3], factors[q + 1, i + 3], factors[q + 2, i + 3]
+        r0, r1, r2 = rows[q, start:], rows[q + 1, start:], rows[q + 2, start:]
+        for j in range(len(a)):
+            a[j] += a0 * r0[j] + a1 * r1[j] + a2 * r2[j]
+            b[j] += b0 * r0[j] + b1 * r1[j] + b2 * r2[j]
+            c[j] += c0 * r0[j] + c1 * r1[j] + c2 * r2[j]
+            d[j] += d0 * r0[j] + d1 * r1[j] + d2 * r2[j]
 
 
 @njit(nogil=True, forceinline=True, fastmath=ROUNDING, error_model="numpy")
