@@ -28,7 +28,7 @@ class FrequencyUse(NamedTuple):
 def frequency_logits(placement: Placement) -> Float[Tensor, "*lead F keys"]:
     """Each frequency's contribution to the head's logits; before soft-capping and bias they sum to the logits."""
     alone = placement.by_frequency()
-    return (alone.content * alone.place).sum(-1)
+    return alone.logits() if alone.bias is None else (alone.content * alone.place).sum(-1)
 
 
 def frequency_use(placement: Placement) -> FrequencyUse:

@@ -177,6 +177,10 @@ class Placement:
         Soft-capping, sinks and finite biases belong to the head as a whole and are dropped; masked positions
         stay masked.
         """
+        return self._by_frequency
+
+    @cached_property
+    def _by_frequency(self) -> Placement:
         content = self.content.unflatten(-1, (-1, 2)).movedim(-2, -3)
         place = self.place.unflatten(-1, (-1, 2)).movedim(-2, -3)
         bias = None

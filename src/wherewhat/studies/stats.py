@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ def pearson(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> tuple[float, floa
     return r, float(2 * beta.sf(abs(r), half, half, loc=-1, scale=2))
 
 
+@lru_cache(maxsize=4)
 def resamples(number: int, seed: int) -> Float[Tensor, "R n"]:
     """Bootstrap samples of `number` items, as the weight of each item in each sample; NaN if there is only one."""
     if number < 2:
