@@ -74,11 +74,7 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], weightings: S
     count, width = blocks.shape
     pairs = _weigh_pairs(placement, blocks, weightings)
     logits = _of_blocks(placement.logits(), blocks).flatten(0, axes - 1)
-    ceiling = placement.ceiling.expand(placement.lead).flatten()
-    weak = (ceiling < WEAK) & has_harmonics(flat, width)
-    # Compiled sums need no more time for a steep head, so that all heads are summed together.
-    gentle = (ceiling < GENTLE) & ~weak & (flat.content.shape[-1] == 2 or compiled(ceiling) is None)
-    steep = ~(weak | gentle)
+    weak, gentle, steep = _regimes(placement, has_harmonics(flat, width))
     sums, interpolated = flat.content.new_zeros(4, len(weightings), len(weak), dtype=torch.float64), _logit_strips
     if weak.any():
         interpolation, chosen = Interpolation.of(flat, blocks), weak.nonzero().flatten()
@@ -112,6 +108,20 @@ def score_blocks(placement: Placement, blocks: Int[Tensor, "M W"], weightings: S
     positional, symbolic, weight, skipped = sums.unflatten(-1, placement.lead)
     positional, symbolic = (positional / weight).clamp(0, 1), (symbolic / weight).clamp(0, 1)
     return PairScores(positional.float(), symbolic.float(), skipped.long())
+
+
+def _regimes(placement: Placement, harmonics: bool) -> tuple[Bool[Tensor, " X"], ...]:
+    """Which heads are summed by interpolation, which without logarithms, and which with them.
+
+    Compiled sums take no longer with logarithms, so all whole heads are summed with them, together.
+    """
+    if placement.content.shape[-1] > 2 and compiled(placement.content) is not None:
+        everything = torch.ones(placement.lead.numel(), dtype=torch.bool)
+        return ~everything, ~everything, everything
+    ceiling = placement.ceiling.expand(placement.lead).flatten()
+    weak = (ceiling < WEAK) & harmonics
+    gentle = (ceiling < GENTLE) & ~weak
+    return weak, gentle, ~(weak | gentle)
 
 
 def block_attention(
