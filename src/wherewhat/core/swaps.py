@@ -116,7 +116,7 @@ def _regimes(placement: Placement, harmonics: bool) -> tuple[Bool[Tensor, " X"],
     Compiled sums take no longer with logarithms, so all whole heads are summed with them, together.
     """
     if placement.content.shape[-1] > 2 and compiled(placement.content) is not None:
-        everything = torch.ones(placement.lead.numel(), dtype=torch.bool)
+        everything = torch.ones(placement.lead.numel(), dtype=torch.bool, device=placement.content.device)
         return ~everything, ~everything, everything
     ceiling = placement.ceiling.expand(placement.lead).flatten()
     weak = (ceiling < WEAK) & harmonics
