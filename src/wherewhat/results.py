@@ -7,6 +7,7 @@ import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -224,8 +225,11 @@ def _prefixed_paths(kind: type[Result], prefix: str | Path, first: bool) -> dict
 
 def versions(*libraries: str) -> dict[str, str]:
     """The versions of wherewhat, torch, Python and these libraries."""
-    found = {name: version(name) for name in ("wherewhat", "torch", *libraries)}
+    found = {name: _version(name) for name in ("wherewhat", "torch", *libraries)}
     return found | {"python": platform.python_version()}
+
+
+_version = lru_cache(version)  # which reads files each time
 
 
 def _canonical(about: Mapping[str, Any]) -> bytes:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -29,7 +26,7 @@ from ...lab.gptj import to_gptj
 from ...prompts import Prompt, PromptRequest, make_prompts
 from ...prompts.multihop import multihop
 from ...prompts.request import longest, request_prompts
-from ...results import Progress, Say, check_count, check_seed, ignore_progress, ignore_sentence
+from ...results import Progress, Say, check_count, check_seed, ignore_progress, ignore_sentence, versions
 from ...tracing.fingerprint import dtype_name, model_hash
 from ...tracing.load import AnyModel, Loading, check_dtype, is_lab_model, open_model
 from ...tracing.self_check import stated_context
@@ -213,15 +210,9 @@ def make_profile(
         },
         "table": table_rows(prompts[0]),
         "prompts": json.loads(json.dumps([vars(prompt) for prompt in prompts])),  # tuples become lists, as on disk
-        "versions": dict(_versions()),
+        "versions": versions("transformers"),
     }
     return Profile(heads, frequency_table(results), described | dict(about), _tensors(results), tasks)
-
-
-@cache
-def _versions() -> dict[str, str]:
-    packages = {package: version(package) for package in ("wherewhat", "torch", "transformers")}
-    return packages | {"python": platform.python_version()}
 
 
 def _described(requests: Sequence[PromptRequest]) -> dict[str, Any]:
