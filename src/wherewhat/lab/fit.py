@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..core.memory import keep_freed_memory
 from ..errors import BadInput
 from .classifier import PAD, Classifier
 from .ensemble import CHUNK
@@ -60,6 +61,7 @@ class Fit:
     """A classifier in training. Its `state` can be saved and restored; the remaining steps are then the same."""
 
     def __init__(self, model: Classifier, task: LabelTask, recipe: Recipe) -> None:
+        keep_freed_memory()
         self.model, self.task, self.recipe = model, task, recipe
         self.number = 0  # steps taken
         self.optimizer = torch.optim.AdamW(

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from ..core.memory import keep_freed_memory
 from ..errors import BadInput, Damaged
 from ..files import read_tensors, sealed_tensors, set_aside, write_atomically, write_sealed_table
 from ..remote import clear_unfinished
@@ -156,6 +157,7 @@ class Trainer:
     """A model in training: one step of its recipe, and its folder."""
 
     def __init__(self, model: Transformer, recipe: Recipe, folder: Path) -> None:
+        keep_freed_memory()
         self.model, self.recipe, self.folder, self.halves = model, recipe, folder, Halves(model)
         self.step = 0
         self.losses = torch.full((recipe.steps,), math.nan)

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
+from ..core.memory import keep_freed_memory
 from ..core.trace import Trace
 from ..errors import BadInput, NotMeasurable
 from .check_prompt import angles_depend_on_length
@@ -140,6 +141,7 @@ def token_ids(inputs: Inputs, tokenizer: Any, device: torch.device) -> Tensor:
 def _capture(
     model: PreTrainedModel, input_ids: Tensor, positions: list[int], level: str, check: bool, past: Cache | None
 ) -> Trace:
+    keep_freed_memory()
     certificate = certify(model, input_ids.shape[1], again=check)
     if certificate.absolute and level == "keys":
         raise NotMeasurable(
