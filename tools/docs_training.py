@@ -14,7 +14,7 @@ from wherewhat.studies.multihop.runs import AUTHORS, EARLIER
 
 RECIPES = {"authors": AUTHORS, "earlier": EARLIER}
 TASKS = ("number", "letter")
-ADDED = (40, 50, 100, 200, 300, 500, 800, 1000)
+ADDED = (40, 50, 100, 200, 300, 500, 800, 1000, 2000, 3000, 5000)
 LANGUAGE_MODELS = {  # of the table one-hop, as shown
     "SmolLM2-135M-Instruct": "SmolLM2-135M-Instruct.Q4_1",
     "Qwen2.5-Coder-0.5B": "qwen2.5-coder-0.5b",
@@ -122,7 +122,10 @@ def added_tokens() -> str:
     rows = []
     for task in ("letter", "number"):
         rows.append([f"{task}, published", *(short(known.loc[added, task]) for added in ADDED)])
-        rows.append([f"{task} of the package, earlier recipe", *(short(embedded[task, length]) for length in lengths)])
+        ours = ((task, length) for length in lengths)
+        rows.append(
+            [f"{task} of the package, earlier recipe", *(short(embedded[at]) if at in embedded else "-" for at in ours)]
+        )
         for moment in ("best", "last"):
             found = dict(iter(of("lengths", task, "authors", hops=0, moment=moment).groupby("length")["accuracy"]))
             if found:

@@ -14,7 +14,7 @@ from time import monotonic
 import torch
 
 from wherewhat.results import load_prefixed, save_prefixed
-from wherewhat.studies.encodings.settings import PLANS, plan
+from wherewhat.studies.encodings.settings import PLANS, SIZES, plan
 from wherewhat.studies.encodings.tables import Encodings, gather
 
 
@@ -23,12 +23,12 @@ def main() -> None:
     parser.add_argument("--size", choices=PLANS, default="medium")
     parser.add_argument("--folder", type=Path, default=Path("runs/encodings-medium"), help="for unfinished runs")
     parser.add_argument("--results", type=Path, default=Path("results/encodings"), help="prefix of the tables")
-    parser.add_argument("--only", default="", help="only runs of sizes that start with this")
+    parser.add_argument("--only", choices=SIZES, nargs="+", default=list(SIZES), help="only runs of these sizes")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no run after this time")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    begun, wanted = monotonic(), [one for one in plan(given.size) if one.size.startswith(given.only)]
+    begun, wanted = monotonic(), [one for one in plan(given.size) if one.size in given.only]
     for one in load_prefixed(Encodings, given.results).missing(wanted):
         if monotonic() - begun > 60 * given.minutes:
             break
