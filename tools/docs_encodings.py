@@ -159,6 +159,18 @@ def counted(size: str) -> str:
     return str(len(results("encodings").query("size == @size and dropout == @DROPOUT")))
 
 
+def dropout_at(place: str, encoding: str = "alibi") -> str:
+    """Accuracy of the small runs of distance with dropout there, as tools/encoding_dropout.py measured it."""
+    return span(results("dropout-places").query("encoding == @encoding and dropout_at == @place")["accuracy"])
+
+
+def gain_by_dropout() -> str:
+    """The most that dropout at one place raises the accuracy of any encoding but ALiBi, in points."""
+    found = results("dropout-places").query("encoding != 'alibi'")
+    wide = found.pivot(index=["encoding", "seed"], columns="dropout_at", values="accuracy")
+    return f"{100 * wide.sub(wide['nowhere'], axis=0).to_numpy().max():.0f}"
+
+
 def at_start() -> str:
     """Seeds of positional heads before training, as tools/encoding_seeds.py measured them."""
     columns = {"largest seed": 4, "agreement": 2, "margin growth per layer": 2, "layers with growth": 2}
@@ -235,4 +247,7 @@ ENCODINGS: dict[str, Callable[[], str]] = {
     },
     "encodings with dropout": partial(with_dropout, "small", "distance"),
     "runs with dropout": partial(counted, "small"),
+    **{f"ALiBi, dropout {place}": partial(dropout_at, place) for place in ("nowhere", "everywhere")},
+    "ALiBi, dropout of embeddings": partial(dropout_at, "embeddings"),
+    "largest gain by dropout": gain_by_dropout,
 }  # fmt: skip

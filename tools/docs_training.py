@@ -122,10 +122,8 @@ def added_tokens() -> str:
     rows = []
     for task in ("letter", "number"):
         rows.append([f"{task}, published", *(short(known.loc[added, task]) for added in ADDED)])
-        ours = ((task, length) for length in lengths)
-        rows.append(
-            [f"{task} of the package, earlier recipe", *(short(embedded[at]) if at in embedded else "-" for at in ours)]
-        )
+        ours = (embedded.get((task, length)) for length in lengths)
+        rows.append([f"{task} of the package, earlier recipe", *("-" if one is None else short(one) for one in ours)])
         for moment in ("best", "last"):
             found = dict(iter(of("lengths", task, "authors", hops=0, moment=moment).groupby("length")["accuracy"]))
             if found:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wherewhat.studies.multihop.runs import AUTHORS, EARLIER, RECIPES
+from wherewhat.words import count
 
 Found = tuple[str, str]  # ours, verdict
 UNFINISHED = "run not finished"
@@ -52,7 +53,7 @@ def measured(figure: str, task: str | None = None, only: str = "") -> Callable[[
             best = those[those["moment"] == "best"]
             those = best if len(best) and figure in ("5B", "table 1") else those[those["moment"] == "last"]
             text, judged = _recipe(those, TOLERANCE[figure])
-            texts.append(f"{recipe} ({those['seed'].nunique()} seed{'s' * (those['seed'].nunique() > 1)}): {text}")
+            texts.append(f"{recipe} ({count(those['seed'].nunique(), 'seed')}): {text}")
             verdict = verdict or judged + (f": {UNFINISHED} with the authors' recipe" if recipe == EARLIER else "")
         return "; ".join(texts), verdict or UNFINISHED
 
@@ -111,7 +112,7 @@ def curved(figure: str) -> Callable[[Any], Found]:
             inside, distance = those["inside"].mean(), those["distance"].mean()
             far = those.nlargest(1, "distance").iloc[0]
             texts.append(
-                f"{recipe} ({those['seeds'].max()} seeds): {inside:.0%} of the published points within the seeds, mean "
+                f"{recipe} ({count(int(those['seeds'].max()), 'seed')}): {inside:.0%} of the published points within the seeds, mean "
                 f"distance {distance:.3f}; farthest {far['task']} {far['curve']}: {far['distance']:.2f}"
             )
             judged = (
@@ -136,7 +137,7 @@ def swept(tables: Any) -> Found:
             {task: mean[task].loc[ids].mean() for task in ("index", "retrieval")} for ids in ([1, 2], [28, 30])
         )
         texts.append(
-            f"{name} ({members['seed'].nunique()} seeds): Index {fast['index']:.2f} at IDs 1-2, {slow['index']:.2f} at 28-30; "
+            f"{name} ({count(members['seed'].nunique(), 'seed')}): Index {fast['index']:.2f} at IDs 1-2, {slow['index']:.2f} at 28-30; "
             f"Retrieval {fast['retrieval']:.2f}, {slow['retrieval']:.2f}"
         )
         holds &= fast["index"] > slow["index"] and slow["retrieval"] > fast["retrieval"]

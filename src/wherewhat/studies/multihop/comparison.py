@@ -20,6 +20,7 @@ STEPS, FREQUENCIES = "step at which 1, 2, 3, 4 hops first reach 99 %", "mean fre
 LENGTHS = "accuracy with 100, 300, 1000, 5000 added tokens"
 SHOWN_LENGTHS = (100, 300, 1000, 5000)
 RUN = ["task", "recipe", "seed"]
+PURELY = {"where": "positional", "what": "symbolic"}  # by kind of a pure head
 Tables = Mapping[str, Any]  # tables by name
 
 
@@ -158,13 +159,11 @@ def _purity_steps(tables: Tables) -> list[dict[str, Any]]:
                 for table in (published_purity(str(run[0])), ours)
             )
             pairs = {
-                f"layer {layer} pure at {kind}, gamma {gamma}": (step, here.get((layer, kind), np.nan))
-                for (layer, kind), step in there.items()
-            }
-            pairs |= {
-                f"layer {layer} pure at {kind}, gamma {gamma}": (np.nan, step)
-                for (layer, kind), step in here.items()
-                if (layer, kind) not in there
+                f"layer {layer} purely {PURELY[kind]} at gamma {gamma} from step": (
+                    there.get((layer, kind), np.nan),
+                    here.get((layer, kind), np.nan),
+                )
+                for layer, kind in dict.fromkeys((*there, *here))
             }
             rows += _rows("2C" if gamma == 0.2 else "7", run, "last", pairs)
     return rows
