@@ -21,7 +21,7 @@ CASES = {
 
 @torch.no_grad()
 def compare(case: str, repeats: int = 7) -> dict[str, float | str]:
-    """Medians over repeated passes: plain, captured and scored by head, captured and scored by head and frequency."""
+    """Medians over repeated passes: plain, captured, scored by head too, scored by head and frequency too."""
     source, template, tokens, batch = CASES[case]
     model = ww.load(source)
     ids, blocks = binding_prompts(source if source.is_dir() else source.parent, template, tokens, batch)
@@ -29,13 +29,14 @@ def compare(case: str, repeats: int = 7) -> dict[str, float | str]:
     trace = ww.capture(model, ids)
     first = perf_counter() - start
     ww.score(trace, blocks), ww.score_frequencies(trace, blocks)
-    plain, heads, everything = [], [], []
+    plain, captured, heads, everything = [], [], [], []
     for _ in range(repeats):
         start = perf_counter()
         model(input_ids=ids, use_cache=False, logits_to_keep=1)
         plain.append(perf_counter() - start)
         start = perf_counter()
         trace = ww.capture(model, ids)
+        captured.append(perf_counter() - start)
         ww.score(trace, blocks)
         heads.append(perf_counter() - start)
         ww.score_frequencies(trace, blocks)
@@ -46,6 +47,7 @@ def compare(case: str, repeats: int = 7) -> dict[str, float | str]:
         "tokens": ids.shape[1],
         "blocks": f"{len(blocks)} x {blocks[0][1] - blocks[0][0]}",
         "plain s": median(plain),
+        "captured ratio": median(captured) / median(plain),
         "heads ratio": median(heads) / median(plain),
         "with frequencies ratio": median(everything) / median(plain),
         "first capture, with self-check, s": first,

@@ -161,12 +161,14 @@ def counted(size: str) -> str:
 
 def dropout_at(place: str, encoding: str = "alibi") -> str:
     """Accuracy of the small runs of distance with dropout there, as tools/encoding_dropout.py measured it."""
-    return span(results("dropout-places").query("encoding == @encoding and dropout_at == @place")["accuracy"])
+    found = results("dropout-places").query("task == 'distance' and encoding == @encoding and dropout_at == @place")
+    return span(found["accuracy"])
 
 
 def gain_by_dropout() -> str:
-    """The most that dropout at one place raises the accuracy of any encoding but ALiBi, in points."""
-    found = results("dropout-places").query("encoding != 'alibi'")
+    """The largest gain in accuracy on distance by dropout at one place or everywhere, of all encodings but ALiBi, in
+    points."""
+    found = results("dropout-places").query("task == 'distance' and encoding != 'alibi'")
     wide = found.pivot(index=["encoding", "seed"], columns="dropout_at", values="accuracy")
     return f"{100 * wide.sub(wide['nowhere'], axis=0).to_numpy().max():.0f}"
 

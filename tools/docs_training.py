@@ -11,10 +11,12 @@ from docs_tables import bench, results, short, short_span, span, table, thousand
 from wherewhat.studies.lengths.paper import PUBLISHED_MODELS, TRAINED_TOKENS, published_lengths
 from wherewhat.studies.multihop.published import mean_frequencies, published
 from wherewhat.studies.multihop.runs import AUTHORS, EARLIER
+from wherewhat.words import count
 
 RECIPES = {"authors": AUTHORS, "earlier": EARLIER}
 TASKS = ("number", "letter")
 ADDED = (40, 50, 100, 200, 300, 500, 800, 1000, 2000, 3000, 5000)
+RECIPE_LENGTHS = (100, 300, 1000)  # added tokens
 LANGUAGE_MODELS = {  # of the table one-hop, as shown
     "SmolLM2-135M-Instruct": "SmolLM2-135M-Instruct.Q4_1",
     "Qwen2.5-Coder-0.5B": "qwen2.5-coder-0.5b",
@@ -128,28 +130,31 @@ def added_tokens() -> str:
             found = dict(iter(of("lengths", task, "authors", hops=0, moment=moment).groupby("length")["accuracy"]))
             if found:
                 number = len(seeds(task, "authors"))
-                name = f"{task}, authors' recipe, {moment} checkpoint, {number} seed{'s' * (number > 1)}"
+                name = f"{task}, authors' recipe, {moment} checkpoint, {count(number, 'seed')}"
                 rows.append([name, *(short_span(found[length]) for length in lengths)])
     return table(" | ".join(["added tokens", *map(thousands, ADDED)]), rows)
 
 
 def recipes() -> str:
-    """Letter by recipe: the head of layer 0 at the end, the logits of layers 1 to 3, and accuracy at two lengths; best
-    and last checkpoint.
+    """Letter by recipe: the head of layer 0 at the end; the logits of layers 1 to 3 and accuracy by length, at the best
+    and the last checkpoint.
 
     The logits are figure 8 summed over frequencies, the most that a logit can reach; the mean of three layers.
     """
     known = published_lengths().set_index("added_tokens")["letter"]
     scores, use = (published(name).query("task == 'letter'") for name in ("dynamics-scores", "frequency-use"))
-    rows = [["published", _layer_0(scores), f"{_reach(use, 'use'):.0f}", short(known[300]), short(known[1000])]]
+    rows = [["published", _layer_0(scores), f"{_reach(use, 'use'):.0f}", *(short(known[at]) for at in RECIPE_LENGTHS)]]
     tables = [results(f"dynamics-{name}").query("task == 'letter'") for name in ("heads", "use", "lengths")]
     for recipe, seed in tables[2].query("moment == 'best'")[["recipe", "seed"]].drop_duplicates().to_numpy():
         heads, use, lengths = (one[(one["recipe"] == recipe) & (one["seed"] == seed)] for one in tables)
         reach = [f"{_reach(some, 'pairs'):.0f}" for _, some in use.groupby("moment")]  # best, last
-        at = [lengths.query("hops == 0 and length == 17 + @added")["accuracy"].map(short) for added in (300, 1000)]
+        at = [
+            lengths.query("hops == 0 and length == @TRAINED_TOKENS + @added")["accuracy"].map(short)
+            for added in RECIPE_LENGTHS
+        ]
         rows.append([f"{recipe}, seed {seed}", _layer_0(heads), *map(" / ".join, (reach, *at))])
-    header = "letter | layer 0, positional / symbolic | logits of layers 1 to 3 | 300 added tokens | 1,000 added tokens"
-    return table(header, rows)
+    header = ["letter", "layer 0 at the last checkpoint, positional / symbolic", "logits of layers 1 to 3"]
+    return table(" | ".join([*header, *(f"{thousands(added)} added tokens" for added in RECIPE_LENGTHS)]), rows)
 
 
 def one_hop() -> str:

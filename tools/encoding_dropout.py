@@ -17,7 +17,7 @@ from wherewhat.cells.cells import cell_path
 from wherewhat.files import read_tensors, write_table
 from wherewhat.lab.fit import held_out
 from wherewhat.studies.encodings.runs import restore, training_cell
-from wherewhat.studies.encodings.settings import ENCODINGS, PAPER_RECIPE, SIZES, EncodingSetting
+from wherewhat.studies.encodings.settings import PAPER_RECIPE, SIZES, medium_settings
 
 LAYER = ("attention weights", "attention output", "hidden units", "MLP output")  # in the order of a forward pass
 CONDITIONS = {
@@ -44,22 +44,17 @@ class DropoutAt:
 
 @torch.no_grad()
 def measure(folder: Path) -> Iterator[dict[str, object]]:
-    """Accuracies on the test sequences of distance, of all finished small runs with dropout."""
-    for name in ENCODINGS:
-        for seed in range(3):
-            cell = training_cell(EncodingSetting(name, "distance", seed, dropout=PAPER_RECIPE.dropout))
-            if not (path := cell_path(folder / "cells", cell)).exists():
-                continue
-            model = restore(cell, read_tensors(path))
-            tokens, answers = held_out(cell.labels, cell.recipe, SIZES["small"].tested)
-            for condition, places in CONDITIONS.items():
-                right = model(tokens, drop=DropoutAt(places)).argmax(-1) == answers
-                yield {
-                    "encoding": name,
-                    "seed": seed,
-                    "dropout_at": condition,
-                    "accuracy": right.double().mean().item(),
-                }
+    """Accuracies on the test sequences, of all finished small runs with dropout."""
+    for setting in medium_settings():
+        cell = training_cell(setting)
+        if setting.size != "small" or not (path := cell_path(folder / "cells", cell)).exists():
+            continue
+        model = restore(cell, read_tensors(path))
+        tokens, answers = held_out(cell.labels, cell.recipe, SIZES["small"].tested)
+        for condition, places in CONDITIONS.items():
+            right = model(tokens, drop=DropoutAt(places)).argmax(-1) == answers
+            about = {"encoding": setting.encoding, "task": setting.task, "seed": setting.seed, "dropout_at": condition}
+            yield about | {"accuracy": right.double().mean().item()}
 
 
 def main() -> None:

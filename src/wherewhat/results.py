@@ -7,7 +7,7 @@ import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import lru_cache
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -229,7 +229,7 @@ def versions(*libraries: str) -> dict[str, str]:
     return found | {"python": platform.python_version()}
 
 
-_version = lru_cache(version)  # which reads files each time
+_version = cache(version)  # version() reads the package's metadata from disk at every call
 
 
 def _canonical(about: Mapping[str, Any]) -> bytes:

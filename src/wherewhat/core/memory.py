@@ -6,16 +6,17 @@ from functools import cache
 
 import torch
 
-# Below 32 MB, up to which glibc adapts to the blocks that a program frees.
+# Just below 32 MB, the largest block to which glibc adapts its thresholds on 64-bit systems.
 BLOCK = 2**25 - 2**16
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Let glibc keep up to 64 MB of freed memory; other allocators ignore it.
+    """Let glibc reuse freed blocks of up to 32 MB, and keep up to 64 MB free at the top of its heap.
 
-    glibc returns freed memory to the system once it exceeds twice the largest block freed so far. A forward pass whose
-    keys are kept can then lose its pages and request them anew at every layer, which takes up to a tenth of its time.
-    So a large block is freed here once. Nothing is written to it, so it takes no memory.
+    glibc maps blocks above a threshold separately and unmaps them when they are freed, and it returns free memory at
+    the top of its heap beyond another threshold. Both start at 128 KB. Freeing a mapped block of up to 32 MB raises
+    the first to its size and the second to twice its size (mallopt(3)), unless the user has set one of them. So one
+    such block is freed here, once. Nothing is written to it, so it takes no memory. Other allocators ignore it.
     """
     torch.empty(BLOCK, dtype=torch.uint8, device="cpu")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ...tasks import TASKS
-from ...words import name_layers
+from ...words import count, name_layers
 from ..dynamics.measure import purity_table
 from ..dynamics.result import GAMMAS, Dynamics
 from ..lengths.paper import TRAINED_TOKENS, published_lengths
@@ -106,7 +106,8 @@ def _hops_learnt(tables: Tables) -> list[dict[str, Any]]:
         wanted = steps_to_learn(str(run[0]), LEARNT)
         found = {hops: _first(those, LEARNT) for hops, those in seen.groupby("hops")}
         pairs = {
-            f"step at which {hops} hops reach 99 %": (wanted[hops - 1], found.get(hops, np.nan)) for hops in range(1, 5)
+            f"first step with 99 % at {count(hops, 'hop')}": (wanted[hops - 1], found.get(hops, np.nan))
+            for hops in range(1, 5)
         }
         rows += _rows("2A", run, "last", pairs)
     return rows
