@@ -10,6 +10,7 @@ import pandas as pd
 from scipy import stats
 
 from docs_tables import results, span, spread, table
+from wherewhat.studies.encodings.settings import LONG_TASK
 
 SHOWN = {  # as named in the tables: as shown, and the published accuracy on distance
     "rope": ("RoPE", "92.6"),
@@ -35,6 +36,7 @@ STARTS = {  # sizes of the untrained models
 CLEAN, FLAWED = "clean", "quirky"
 CONDITIONED = ("rope", "sinusoidal", "alibi", "mla")
 DROPOUT = 0.1
+COUNT_PUBLISHED = {"rope": "69.4", "nope": "77.7", "mla": "97.4", "alibi": "worst"}
 
 
 def name_of(encoding: str) -> str:
@@ -159,18 +161,32 @@ def counted(size: str) -> str:
     return str(len(results("encodings").query("size == @size and dropout == @DROPOUT")))
 
 
-def dropout_at(place: str, encoding: str = "alibi") -> str:
-    """Accuracy of the small runs of distance with dropout there, as tools/encoding_dropout.py measured it."""
-    found = results("dropout-places").query("task == 'distance' and encoding == @encoding and dropout_at == @place")
-    return span(found["accuracy"])
+def dropout_at(place: str, encoding: str = "alibi", column: str = "accuracy", task: str = "distance") -> str:
+    """Over the seeds of the small runs trained with dropout, in percent, tested with dropout there
+    (tools/encoding_dropout.py)."""
+    found = results("dropout-places").query("task == @task and encoding == @encoding and dropout_at == @place")
+    return span(found[column], ".0f", times=100)
+
+
+def counting_with_dropout() -> str:
+    """Small runs of count trained with dropout, tested without it and with it."""
+    rows = (
+        [
+            name_of(name), COUNT_PUBLISHED.get(name, ""),
+            *(dropout_at("nowhere", name, column, "count") for column in ("accuracy", "one_above", "below")),
+            dropout_at("everywhere", name, task="count"),
+        ]
+        for name in SHOWN
+    )  # fmt: skip
+    return table("count, % | published | right | one too many | too few | right, with dropout in the test", rows)
 
 
 def gain_by_dropout() -> str:
     """The largest gain in accuracy on distance by dropout at one place or everywhere, of all encodings but ALiBi, in
-    points."""
+    points, rounded up."""
     found = results("dropout-places").query("task == 'distance' and encoding != 'alibi'")
     wide = found.pivot(index=["encoding", "seed"], columns="dropout_at", values="accuracy")
-    return f"{100 * wide.sub(wide['nowhere'], axis=0).to_numpy().max():.0f}"
+    return f"{np.ceil(100 * wide.sub(wide['nowhere'], axis=0).to_numpy().max()):.0f}"
 
 
 def at_start() -> str:
@@ -248,8 +264,13 @@ ENCODINGS: dict[str, Callable[[], str]] = {
         for where, size in zip(("small", "large model", "published task"), STARTS, strict=True)
     },
     "encodings with dropout": partial(with_dropout, "small", "distance"),
+    "published task with dropout": partial(with_dropout, LONG_TASK, "distance"),
     "runs with dropout": partial(counted, "small"),
+    "runs of the published task": partial(counted, LONG_TASK),
     **{f"ALiBi, dropout {place}": partial(dropout_at, place) for place in ("nowhere", "everywhere")},
+    "ALiBi, too short": partial(dropout_at, "nowhere", column="below"),
+    "ALiBi, too long": partial(dropout_at, "nowhere", column="above"),
+    "count with dropout": counting_with_dropout,
     "ALiBi, dropout of embeddings": partial(dropout_at, "embeddings"),
     "largest gain by dropout": gain_by_dropout,
 }  # fmt: skip

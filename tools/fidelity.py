@@ -38,8 +38,9 @@ Recipes of the multi-hop runs: "authors' scripts" is exact GELU without embeddin
 epoch) or 192 (three epochs, as on three GPUs). "mixed float16", "other initialisation" and "other order of data"
 change one thing at batch 64. These three and batch 192 were run on letter with one seed, so their counts are not
 comparable with those of three seeds on both tasks, where every seed has to agree. "tanh GELU, embedding dropout .1" is
-the ablation, with which the embedded models were trained. Accuracy by length and mean frequency IDs are those of the checkpoint with the best
-validation accuracy where it was measured, else of the last one; everything else belongs to the end of training.
+the ablation, with which the embedded models were trained. Accuracy by length and mean frequency IDs are those of the
+checkpoint with the best validation accuracy where it was measured, else of the last one; everything else belongs to the
+end of training.
 Tolerances: scores and accuracy .05, steps 250, mean frequency ID 1.
 """
 COLUMNS = ("item", "what it shows", "command", "published", "ours", "verdict")
