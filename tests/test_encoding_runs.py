@@ -246,6 +246,8 @@ def test_steps_to_90_and_shares_are_read_off_the_curve() -> None:
     assert (row["seed"], row["seed_growth"], row["margin_growth"], row["seed_head_rank"]) == (4, 2, 3, 4)
     assert (list(layers["margin"]), list(layers["margin_trained"])) == ([3, 1], [2, 0])
     assert list(layers["position_share_trained"]) == pytest.approx([0.1, 0.2])
+    without = rows_of(trained, measured, signals | {"seed": torch.zeros(2, 2, 2)})[0]  # neither rotation nor bias
+    assert without[["seed_growth", "margin_growth", "seed_head_rank"]].isna().all(axis=None)
 
 
 def test_intervals_over_seeds_are_students() -> None:

@@ -235,16 +235,17 @@ def seed_of_deposit(signals: dict[str, Tensor], drops: Tensor) -> dict[str, Tens
     `seed` is the largest seed at initialisation and `seed_agreement` how far sequences agree there; `seed_growth` the
     factor by which the largest seed has grown at the second snapshot; `margin_growth` the factor per layer, from the
     last layer to the first, by which the margin grows at initialisation; `seed_head_rank` the rank by seed of the head
-    with the largest drop.
+    with the largest drop. Growth and rank are NaN without rotation and bias, where all seeds are 0.
     """
     seed = signals["seed"]  # snapshots L H
     largest, margin = seed.flatten(1).amax(1), margins(seed)[0]
+    rank = (seed[0] > seed[0].flatten()[drops.argmax()]).sum() + 1
     return {
         "seed": largest[0],
         "seed_agreement": signals["seed_agreement"][0].flatten()[seed[0].argmax()],
         "seed_growth": largest[1] / largest[0],
         "margin_growth": (margin[0] / margin[-1]) ** (1 / max(1, len(margin) - 1)),
-        "seed_head_rank": (seed[0] > seed[0].flatten()[drops.argmax()]).sum() + 1,
+        "seed_head_rank": torch.where(largest[0] > 0, rank, math.nan),
     }
 
 
