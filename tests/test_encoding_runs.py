@@ -259,6 +259,15 @@ def test_intervals_over_seeds_are_students() -> None:
     assert np.isnan(over_seeds([0.5, np.nan])).all()
 
 
+def test_settings_are_ordered_from_small_to_published() -> None:
+    made = load_prefixed(Encodings, RESULTS / "encodings")
+    turned = replace(made, runs=made.runs.iloc[::-1])
+    order = list(turned.by_setting())
+    assert order == list(made.by_setting())
+    assert order[:2] == [("small", 0.0), ("small", 0.1)]
+    assert sorted(order[2:], key=lambda one: list(SIZES).index(one[0])) == order[2:]
+
+
 def test_published_tables_are_read_and_written_byte_for_byte(tmp_path: Path) -> None:
     made = load_prefixed(Encodings, RESULTS / "encodings")
     save_prefixed(made, tmp_path / "encodings")

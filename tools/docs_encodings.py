@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import pandas as pd
 from scipy import stats
 
 from docs_tables import results, span, spread, table
-from wherewhat.studies.encodings.settings import LONG_TASK
 
 SHOWN = {  # as named in the tables: as shown, and the published accuracy on distance
     "rope": ("RoPE", "92.6"),
@@ -28,15 +26,8 @@ SHOWN = {  # as named in the tables: as shown, and the published accuracy on dis
     "t5": ("relative bias, T5's buckets", ""),
     "nope": ("NoPE", "fails"),
 }
-STARTS = {  # sizes of the untrained models
-    "small": "3 x 8 heads, 30 tokens",
-    "published model, small task": "6 x 16 heads, 30 tokens",
-    "published, batch of 16": "6 x 16 heads, 120 tokens",
-}
 CLEAN, FLAWED = "clean", "quirky"
 CONDITIONED = ("rope", "sinusoidal", "alibi", "mla")
-DROPOUT = 0.1
-COUNT_PUBLISHED = {"rope": "69.4", "nope": "77.7", "mla": "97.4", "alibi": "worst"}
 
 
 def name_of(encoding: str) -> str:
@@ -138,80 +129,9 @@ def lead() -> str:
     return f"{100 * (seeds('accuracy', 'rope').mean() - seeds('accuracy', 'nope').mean()):.0f}"
 
 
-def with_dropout(size: str, task: str) -> str:
-    """Runs with dropout: accuracy on new sequences, at the end of training with dropout on, and the largest drop."""
-    keys = ["encoding", "seed"]
-    wanted = "size == @size and dropout == @DROPOUT and task == @task"
-    runs, curves = results("encodings").query(wanted), results("encodings-training").query(wanted)
-    ends = curves.groupby(keys)["step"].transform("max")
-    late = curves[curves["step"] > ends - 100].groupby(keys)["accuracy"].mean()
-    last = ends.groupby([curves[key] for key in keys]).first()
-    rows = []
-    for name in (one for one in SHOWN if one in set(runs["encoding"])):
-        mine = runs[runs["encoding"] == name]
-        at = [(name, seed) for seed in mine["seed"]]
-        cells = [span(mine["accuracy"]), span(late[at]), span(mine["largest"]), span(mine["effective"], ".1f")]
-        rows.append([name_of(name), len(mine), *([] if size == "small" else [span(last[at], ",.0f")]), *cells])
-    header = "accuracy | while training | largest drop without one head | effective heads"
-    return table(f"{task} | seeds | {'' if size == 'small' else 'steps | '}{header}", rows)
-
-
-def counted(size: str) -> str:
-    """How many runs of a size with dropout are finished."""
-    return str(len(results("encodings").query("size == @size and dropout == @DROPOUT")))
-
-
-def dropout_at(place: str, encoding: str = "alibi", column: str = "accuracy", task: str = "distance") -> str:
-    """Over the seeds of the small runs trained with dropout, in percent, tested with dropout there
-    (tools/encoding_dropout.py)."""
-    found = results("dropout-places").query("task == @task and encoding == @encoding and dropout_at == @place")
-    return span(found[column], ".0f", times=100)
-
-
-def counting_with_dropout() -> str:
-    """Small runs of count trained with dropout, tested without it and with it."""
-    rows = (
-        [
-            name_of(name), COUNT_PUBLISHED.get(name, ""),
-            *(dropout_at("nowhere", name, column, "count") for column in ("accuracy", "one_above", "below")),
-            dropout_at("everywhere", name, task="count"),
-        ]
-        for name in SHOWN
-    )  # fmt: skip
-    return table("count, % | published | right | one too many | too few | right, with dropout in the test", rows)
-
-
-def gain_by_dropout() -> str:
-    """The largest gain in accuracy on distance by dropout at one place or everywhere, of all encodings but ALiBi, in
-    points, rounded up."""
-    found = results("dropout-places").query("task == 'distance' and encoding != 'alibi'")
-    wide = found.pivot(index=["encoding", "seed"], columns="dropout_at", values="accuracy")
-    return f"{np.ceil(100 * wide.sub(wide['nowhere'], axis=0).to_numpy().max()):.0f}"
-
-
-def at_start() -> str:
-    """Seeds of positional heads before training, as tools/encoding_seeds.py measured them."""
-    columns = {"largest seed": 4, "agreement": 2, "margin growth per layer": 2, "layers with growth": 2}
-
-    def cell(values: pd.Series, digits: int) -> str:
-        half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-        return f"{values.mean():.{digits}f} ± {half:.{digits}f}"
-
-    rows = (
-        [STARTS[size], name_of(name), *(cell(found[column], digits) for column, digits in columns.items())]
-        for (size, name), found in results("initial-encodings").groupby(["size", "encoding"], sort=False)
-    )
-    return table("model, task | encoding | largest seed | agreement | margin growth | layers with growth", rows)
-
-
-def agreement_at_start(size: str, encoding: str) -> str:
-    return f"{results('initial-encodings').query('size == @size and encoding == @encoding')['agreement'].mean():.2f}"
-
-
 ENCODINGS: dict[str, Callable[[], str]] = {
     "distance": distance,
     "distinct runs": distinct_runs,
-    "seeds at the start": at_start,
     "count, accuracy": partial(between_encodings, "accuracy", ".1f", 100),
     "count, steps": partial(between_encodings, "steps_to_90", ".0f"),
     "count, largest drop": partial(between_encodings, "largest", ".2f"),
@@ -258,19 +178,4 @@ ENCODINGS: dict[str, Callable[[], str]] = {
     **{f"rank, {name}": partial(mean, "rank", name, ".1f") for name in CONDITIONED[:2]},
     **{f"rank after training, {name}": partial(mean, "rank_trained", name, ".1f") for name in CONDITIONED[:2]},
     **{f"variation of the norm, {name}": partial(mean, "norm_variation", name, ".1f") for name in ("rope", "alibi")},
-    **{
-        f"agreement of {shown}, {where}": partial(agreement_at_start, size, encoding)
-        for shown, encoding in (("RoPE", "rope"), ("ALiBi", "alibi"))
-        for where, size in zip(("small", "large model", "published task"), STARTS, strict=True)
-    },
-    "encodings with dropout": partial(with_dropout, "small", "distance"),
-    "published task with dropout": partial(with_dropout, LONG_TASK, "distance"),
-    "runs with dropout": partial(counted, "small"),
-    "runs of the published task": partial(counted, LONG_TASK),
-    **{f"ALiBi, dropout {place}": partial(dropout_at, place) for place in ("nowhere", "everywhere")},
-    "ALiBi, too short": partial(dropout_at, "nowhere", column="below"),
-    "ALiBi, too long": partial(dropout_at, "nowhere", column="above"),
-    "count with dropout": counting_with_dropout,
-    "ALiBi, dropout of embeddings": partial(dropout_at, "embeddings"),
-    "largest gain by dropout": gain_by_dropout,
 }  # fmt: skip

@@ -21,6 +21,7 @@ import pandas as pd
 from scipy import stats
 
 from docs_batteries import BATTERIES
+from docs_encoding_sizes import ENCODING_SIZES
 from docs_encodings import ENCODINGS
 from docs_findings import FINDINGS
 from docs_profiles import PROFILES, against_random, profile_rows, prose_rows, quarter_rows, retrieval_rows
@@ -271,6 +272,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     **SPECTRA,
     **BATTERIES,
     **ENCODINGS,
+    **ENCODING_SIZES,
     **PROFILES,
     **ROTATIONS,
     **TRAINING,

@@ -64,7 +64,10 @@ def planes_in_use() -> Figure:
 
 
 DRAWN: dict[str, Callable[[], Figure]] = {
-    **{f"encodings-{one}": partial(encodings, one) for one in ("ablation", "variants", "optimisation")},
+    **{
+        f"encodings-{one}": partial(encodings, one)
+        for one in ("ablation", "variants", "optimisation", "sizes", "curves")
+    },
     **{f"decoupling-{one}": partial(decoupling, one) for one in OF_ANGLES},
     **{
         f"decoupling-transformer-{one}": partial(decoupling, one, "decoupling-transformer")

@@ -191,7 +191,9 @@ def curves(made: Encodings) -> Figure:
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=5, frameon=False, fontsize=6.5
     )
-    name_figure(figure, "Learning to tell distances", "accuracy on training batches, with dropout; one line per seed")
+    name_figure(
+        figure, "Learning to tell distances", "accuracy on training batches, with dropout if any; one line per seed"
+    )
     return figure
 
 

@@ -75,8 +75,10 @@ class Encodings(Result, file="encodings.json", kind="study of encodings"):
         return [one for one in wanted if one not in finished]
 
     def by_setting(self) -> dict[tuple[str, float], Encodings]:
-        """The runs of each size and dropout, in the order of the table."""
-        settings = self.runs[SETTING].drop_duplicates().itertuples(index=False, name=None)
+        """The runs of each size and dropout, from the small to the published size."""
+        found: Any = self.runs[SETTING].drop_duplicates()
+        order = list(SIZES)
+        settings = sorted(found.itertuples(index=False, name=None), key=lambda one: (order.index(one[0]), one[1]))
         return {
             (size, dropout): Encodings(
                 *(rows_with(table, size=size, dropout=dropout) for table in self.tables()), about=self.about
