@@ -13,6 +13,7 @@ from time import monotonic
 
 import torch
 
+from products import fast_products
 from wherewhat.results import load_prefixed, save_prefixed
 from wherewhat.studies.encodings.settings import PLANS, SIZES, plan
 from wherewhat.studies.encodings.tables import Encodings, gather
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    fast_products()
     begun, wanted = monotonic(), [one for one in plan(given.size) if one.size in given.only]
     for one in load_prefixed(Encodings, given.results).missing(wanted):
         if monotonic() - begun > 60 * given.minutes:

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from products import fast_products
 from wherewhat.cli.output import quiet_libraries
 from wherewhat.files import write_table
 from wherewhat.prompts import Prompt, binding
@@ -104,6 +105,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    fast_products()
     quiet_libraries()
 
     def say(sentence: str) -> None:
