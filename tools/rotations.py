@@ -1,7 +1,6 @@
-"""The experiment on rotations: run it, in parts that resume, or collect what is finished into results/.
+"""The experiment on rotations: every trial that is missing in the table of results is run and added to it.
 
-python tools/rotations.py MODEL ... --folder runs/rotations --lengths 256 1024 2048
-python tools/rotations.py MODEL ... --folder runs/rotations --collect results/rotations.parquet
+python tools/rotations.py MODEL ... --folder runs/rotations --minutes 60
 python tools/rotations.py SMOLLM2 STORIES15M --relation results/rotations-relation.parquet
 """
 
@@ -10,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pandas as pd
@@ -27,7 +27,8 @@ from wherewhat.studies.rotations.relation import relation
 from wherewhat.tracing.load import open_model
 
 CRITERIA = (
-    "none", "plan", "plan per head", "norm", "highest", "uniform", "lowest", "random", "shuffled heads", "shuffled text"
+    "none", "plan", "plan per head", "norm", "norm over the model", "highest", "uniform", "lowest", "random",
+    "shuffled heads", "shuffled text",
 )  # fmt: skip
 
 
@@ -96,7 +97,8 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--own", action="store_true", help="documents that the model writes itself")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--collect", type=Path, help="only read finished trials, and add them to this table")
+    parser.add_argument("--results", type=Path, default=Path("results/rotations.parquet"), help="the table")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no trial after this time")
     parser.add_argument(
         "--markdown", action="store_true", help="print the tables of docs/results/rotations.md from a collected table"
     )
@@ -105,6 +107,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    begun = monotonic()
     fast_products()
     quiet_libraries()
 
@@ -121,16 +124,12 @@ def main() -> None:
         if given.finetune is not None:
             write_table(given.finetune, finetune(model, given.folder, steps=given.steps, say=say))
             continue
-        rows: Any = experiment(
-            model, given.folder, own=given.own, lengths=given.lengths, finished=given.collect is not None,
-            say=say,
-        )  # fmt: skip
-        if given.collect is not None and len(rows):
-            if given.collect.exists():
-                known: Any = pd.read_parquet(given.collect)
-                same = (known["model"] == rows["model"][0]) & (known["documents"] == rows["documents"][0])
-                rows = pd.concat([known[~same], rows], ignore_index=True)
-            write_table(given.collect, rows)
+        table = pd.read_parquet(given.results) if given.results.exists() else None
+        for rows in experiment(model, given.folder, own=given.own, lengths=given.lengths, known=table, say=say):
+            table = rows if table is None else pd.concat([table, rows], ignore_index=True)
+            write_table(given.results, table)
+            if monotonic() - begun > 60 * given.minutes:
+                return
 
 
 if __name__ == "__main__":

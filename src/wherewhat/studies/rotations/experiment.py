@@ -1,7 +1,8 @@
 """The experiment behind the plans: five sets of documents, several lengths and numbers of planes, all criteria.
 
-Each set is calibrated on one text and tested on the next one. Results are rows, one per document, sequence or prompt;
-each trial is a cell, so an interrupted experiment resumes and what is finished can be read at any time.
+Each set is calibrated on one text and tested on the next one. Results are rows, one per document, sequence or prompt.
+An interrupted experiment resumes from the table of these rows; the folder only holds calibrations and samples, which
+can be made again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ...cells.cells import cell_path, run_cells
+from ...cells.cells import run_cells
 from ...prompts.documents import packaged_documents
 from ...results import Say, ignore_sentence
 from ...tracing.fingerprint import dtype_name, model_hash
@@ -23,15 +24,15 @@ from ...tracing.load import open_model
 from ...tracing.offload import entry_device
 from ...tracing.self_check import stated_context
 from ..stats import interval, resamples
-from .calibrate import Calibration, EffectCell, Ids, calibrate, cut, opening, shuffled_text, tokens_of
-from .evaluate import Material, TrialCell, digest_of_plans, measure_plans, tasks
+from .calibrate import Calibration, Ids, calibrate, cut, opening, shuffled_text, tokens_of
+from .evaluate import Material, measure_plans, tasks
 from .plan import Kept, baseline, most_needed, shuffled
 
 LENGTHS = (256, 1024, 2048)
 SHARES = (2, 4, 8)  # one half, a quarter, an eighth of the planes are kept
 SETS = 5
 TOKENS = 1024  # read per set, or one document if it is longer
-FIXED = ("highest", "lowest", "uniform", "random")
+FIXED = ("highest", "uniform", "random")  # compared on text and tasks; the rest, and the controls, on text only
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class Experiment:
         return documents if in_order else [shuffled_text(one, first, number) for one in documents]
 
     def plans(self, trial: Trial) -> dict[tuple[str, int], Kept]:
-        """By criterion and share of planes; baselines and controls only where calibration and test have one length."""
+        """By criterion and share of planes; most baselines and all controls only on text, where calibration and test
+        have one length."""
         found = self.calibration(trial.number, trial.calibrated)
         matched = trial.calibrated == trial.length
         kept: dict[tuple[str, int], Kept] = {}
@@ -116,6 +118,9 @@ class Experiment:
             kept["norm", share] = baseline("norm", found.norm, keep)
             if matched:
                 kept |= {(name, share): baseline(name, found.norm, keep, trial.number) for name in FIXED}
+            if matched and trial.kind == "text":
+                kept["norm over the model", share] = most_needed(found.norm, keep, "model")
+                kept["lowest", share] = baseline("lowest", found.norm, keep)
                 kept["shuffled heads", share] = most_needed(shuffled(found.effect, trial.number), keep, "model")
                 control = self.calibration(trial.number, trial.calibrated, in_order=False)
                 kept["shuffled text", share] = most_needed(control.effect, keep, "model")
@@ -126,50 +131,44 @@ class Experiment:
             return Material(documents=torch.tensor(self.documents(trial.number + 1, trial.length)))
         return tasks(self.tokenizer, trial.length, max(1, TOKENS // trial.length), trial.number)
 
-    def ready(self, trial: Trial) -> bool:
-        """Whether the calibration of a trial was measured."""
-        orders = (True, False) if trial.calibrated == trial.length else (True,)
-        return all(
-            cell_path(self.folder / "cells", EffectCell(*self.identity, ids)).exists()
-            for in_order in orders
-            for ids in self._calibrated_on(trial.number, trial.calibrated, in_order)
+    def run(self, trial: Trial) -> pd.DataFrame:
+        """The rows of a trial."""
+        plans, found = self.plans(trial), self.calibration(trial.number, trial.calibrated)
+        result = measure_plans(self.model, self.material(trial), [*plans.values()], found.layers, found.groups)
+        return pd.DataFrame(
+            [
+                self.about(trial)
+                | {"criterion": criterion, "share": share, "measure": measure, "unit": unit, "value": value}
+                for measure, values in result.items()
+                for (criterion, share), row in zip((("none", 1), *plans), values.tolist(), strict=True)
+                for unit, value in enumerate(row)
+            ]
         )
 
-    def run(self, trial: Trial, finished: bool = False) -> list[dict[str, Any]]:
-        """The rows of a trial; none if only finished trials are wanted and this one is not."""
-        if finished and not self.ready(trial):
-            return []
-        plans, material = self.plans(trial), self.material(trial)
-        cell = TrialCell(*self.identity, material.digest, digest_of_plans([*plans.values()]))
-        if finished and not cell_path(self.folder / "cells", cell).exists():
-            return []
-        found = self.calibration(trial.number, trial.calibrated)
-
-        def compute(_: TrialCell) -> dict[str, Tensor]:
-            return measure_plans(self.model, material, [*plans.values()], found.layers, found.groups)
-
-        (result,) = run_cells(self.folder / "cells", [cell], compute, "trials")
+    def about(self, trial: Trial) -> dict[str, Any]:
+        """What the rows of a trial have in common."""
         about = {"model": self.name, "documents": "own samples" if self.own else "packaged", "set": trial.number}
-        about |= {"calibrated": trial.calibrated, "length": trial.length}
-        return [
-            about | {"criterion": criterion, "share": share, "measure": measure, "unit": unit, "value": value}
-            for measure, values in result.items()
-            for (criterion, share), row in zip((("none", 1), *plans), values.tolist(), strict=True)
-            for unit, value in enumerate(row)
-        ]
+        return about | {"calibrated": trial.calibrated, "length": trial.length}
+
+    def in_table(self, trial: Trial, known: pd.DataFrame) -> bool:
+        """Whether a table has the rows of a trial."""
+        rows = known["measure"] == ("kl" if trial.kind == "text" else "copy_loss")
+        for column, value in self.about(trial).items():
+            rows &= known[column] == value
+        return bool(rows.any())
 
 
 def experiment(
-    model: str, folder: str | Path, *, own: bool = False, lengths: Sequence[int] = LENGTHS, finished: bool = False,
-    say: Say = ignore_sentence,
-) -> pd.DataFrame:  # fmt: skip
-    """All trials of one model, or those that are `finished`: one row per document, sequence or prompt and measure."""
+    model: str, folder: str | Path, *, own: bool = False, lengths: Sequence[int] = LENGTHS,
+    known: pd.DataFrame | None = None, say: Say = ignore_sentence,
+) -> Iterator[pd.DataFrame]:  # fmt: skip
+    """Every trial of one model that is not in the table of `known` rows: one row per document, sequence or prompt and
+    measure."""
     running = Experiment(model, Path(folder), own, lengths)
-    rows: list[dict[str, Any]] = []
     for trial in trials(running.lengths):
-        rows += running.run(trial, finished)
-        say(f"{running.name}: {trial}")
-    return pd.DataFrame(rows)
+        if known is None or not running.in_table(trial, known):
+            yield running.run(trial)
+            say(f"{running.name}: {trial}")
 
 
 def sample(model: Any, tokenizer: Any, number: int, tokens: int, seed: int) -> Tensor:
