@@ -2,34 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import pandas as pd
 import torch
 from scipy import stats
 
 from docs_tables import bench, results, span, table, thousands
-from rotations import markdown
 from wherewhat.core.kinds import kind
-from wherewhat.studies.rotations.experiment import summarise
+from wherewhat.studies.rotations.experiment import LENGTHS, summarise
 from wherewhat.studies.stats import interval, resamples
 
+LABELS = {
+    "SmolLM2-135M-Instruct.Q4_1": "SmolLM2-135M",
+    "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B",
+}
+BY = ["model", "documents", "length", "share"]
+# Criteria of the tables; those of the first group have intervals.
+CHOSEN, OTHERS = ("plan", "plan per head", "norm"), ("norm over the model", "highest", "uniform", "random")
+CONTROLS = ("shuffled text", "shuffled heads", "lowest")
 
-def rotations(measure: str) -> str:
-    """A table of tools/rotations.py."""
-    parts = markdown(summarise(results("rotations"))).split("\n\n")
-    (found,) = (part for part in parts if part.startswith(f"| {measure}: model, documents"))
-    return f"\n\n{found}\n\n"
+
+@cache
+def summary() -> pd.DataFrame:
+    """Means over the five sets where calibration and test have one length."""
+    return summarise(results("rotations").query("calibrated == length"))
 
 
-def paired(share: int, length: int = 256) -> str:
-    """By how much the plan per head has a smaller KL than norm on the same documents of stories15M."""
-    found = results("rotations").query("measure == 'kl' and share == @share and length == @length")
-    pairs = found.pivot_table(index=["set", "unit"], columns="criterion", values="value")
-    less = pairs["norm"] - pairs["plan per head"]
-    low, high = interval(resamples(len(less), 0) @ torch.tensor(less.to_numpy()))
-    return f"{less.mean():.2f} less ({low:.2f} to {high:.2f}), on {(less > 0).sum()} of {len(less)} documents"
+def label(model: str, documents: str) -> str:
+    return LABELS.get(model, model) + (", own samples" if documents == "own samples" else "")
+
+
+def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = ()) -> str:
+    """A measure by model, length and share of planes kept: one column per criterion, the best one in bold."""
+    found = summary()
+    found = found[(found["measure"] == measure) & found["criterion"].isin(["none", *criteria])]
+    plain = found.query("criterion == 'none'").set_index(BY[:3])["value"]
+    header = " | ".join(["model", "tokens", "kept", *(["unmodified"] if measure != "kl" else []), *criteria])
+    rows = []
+    for key, group in found.query("share > 1").groupby(BY, sort=False):
+        by, three = group.set_index("criterion"), 3 if measure == "kl" else 2
+        best = by["value"].idxmax() if measure == "binding" else by["value"].idxmin()
+        cells = [f"{plain[key[:3]]:.{three}f}"] if measure != "kl" else []
+        for name in criteria:
+            value = f"{by['value'][name]:.{three}f}"
+            around = f" ({by['low'][name]:.{three}f} to {by['high'][name]:.{three}f})" if name in intervals else ""
+            cells.append((f"**{value}**" if name == best else value) + around)
+        rows.append([label(*key[:2]), thousands(key[2]), f"1/{key[3]}", *cells])
+    return table(header, rows)
+
+
+def pairs() -> pd.DataFrame:
+    """KL of every document under every criterion, where calibration and test have one length."""
+    found = results("rotations").query("measure == 'kl' and calibrated == length and share > 1")
+    return found.pivot_table(index=[*BY, "set", "unit"], columns="criterion", values="value", sort=False)
+
+
+def against(one: str, other: str) -> str:
+    """By how much a criterion has a smaller KL than another on the same documents."""
+    rows = []
+    for key, found in pairs().groupby(BY, sort=False):
+        less = found[other] - found[one]
+        low, high = interval(resamples(len(less), 0) @ torch.tensor(less.to_numpy()))
+        rows.append(
+            [
+                label(*key[:2]), thousands(key[2]), f"1/{key[3]}", f"{less.mean():.3f}", f"{low:.3f} to {high:.3f}",
+                f"{(less > 0).sum()} of {len(less)}",
+            ]
+        )  # fmt: skip
+    return table("model | tokens | kept | less KL | 95 % interval | documents with less", rows)
+
+
+def across() -> str:
+    """KL where calibration and test differ in length."""
+    found = results("rotations")
+    found = summarise(found[(found["measure"] == "kl") & found["criterion"].isin(CHOSEN)])
+    found = found[found.groupby(["model", "documents"])["calibrated"].transform("nunique") > 1]
+    rows = []
+    for key, group in found.groupby(["model", "documents", "share", "criterion"], sort=False):
+        wide = group.pivot_table(index="calibrated", columns="length", values="value")
+        for calibrated, values in wide.reindex(columns=LENGTHS).iterrows():
+            cells = ["" if pd.isna(value) else f"{value:.3f}" for value in values]
+            rows.append([label(*key[:2]), f"1/{key[2]}", key[3], thousands(calibrated), *cells])
+    return table(
+        " | ".join(["model", "kept", "criterion", "calibrated at", *(f"tested at {one:,}" for one in LENGTHS)]), rows
+    )
+
+
+def finetuned() -> str:
+    """KL and loss on held-out samples, before and after training with each criterion in force."""
+    found = results("rotations-finetuned")
+    rows = []
+    for criterion, group in found.groupby("criterion", sort=False):
+        by = group.set_index("step")
+        steps = [step for step in (0, 50, 100, 300) if step in by.index]
+        rows.append(
+            [criterion, *(f"{by['kl'][step]:.3f}" for step in steps), *(f"{by['loss'][step]:.3f}" for step in steps)]
+        )
+    header = [f"{name} at step {step}" for name in ("KL", "loss") for step in steps]
+    return table(" | ".join(["kept by", *header]), rows)
 
 
 def planning() -> str:
@@ -88,10 +160,16 @@ def other_norms() -> str:
 
 
 ROTATIONS: dict[str, Callable[[], str]] = {
-    "rotations, KL": partial(rotations, "KL"),
-    "rotations, loss": partial(rotations, "loss"),
+    "rotations, KL": partial(losses, "kl", (*CHOSEN, *OTHERS), CHOSEN),
+    "rotations, controls": partial(losses, "kl", ("plan", *CONTROLS)),
+    "rotations, loss": partial(losses, "loss", (*CHOSEN, *OTHERS)),
+    "rotations, copies": partial(losses, "copy_loss", (*CHOSEN, *OTHERS[1:])),
+    "rotations, binding": partial(losses, "binding", (*CHOSEN, *OTHERS[1:])),
+    "plan per head against norm": partial(against, "plan per head", "norm"),
+    "plan against norm over the model": partial(against, "plan", "norm over the model"),
+    "rotations, across lengths": across,
+    "rotations, finetuned": finetuned,
     "planning": planning,
-    "plan per head against norm": partial(paired, 8),
     "effects and scores": relation,
     "effect of unfocused planes": partial(effect_of, "unfocused", 1),
     "share of mixed planes": partial(effect_of, "mixed", 0),

@@ -16,6 +16,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import wherewhat as ww
+from docs_rotations import LABELS
 from wherewhat.display.style import save_drawn
 from wherewhat.results import load_prefixed
 from wherewhat.studies.encodings.figures import FIGURES as OF_ENCODINGS
@@ -26,6 +27,8 @@ from wherewhat.studies.multihop.figures import discrepancy_figure, geometry_figu
 from wherewhat.studies.multihop.geometry import geometry
 from wherewhat.studies.multihop.paper import MultihopResults
 from wherewhat.studies.multihop.runs import AUTHORS
+from wherewhat.studies.rotations.experiment import summarise
+from wherewhat.studies.rotations.figures import experiment_figure
 from wherewhat.studies.sweep.figures import FIGURES as OF_ANGLES
 from wherewhat.studies.sweep.figures import by_task
 from wherewhat.studies.sweep.sweep import Sweep
@@ -57,6 +60,12 @@ def multihop(draw: Callable[..., Figure], task: str) -> Figure:
     return draw(MultihopResults(**tables, about={}), task, AUTHORS)
 
 
+def rotations() -> Figure:
+    """The experiment on the packaged documents; stories15M takes 256 tokens only."""
+    found = summarise(pd.read_parquet(TABLES / "rotations.parquet").query("documents == 'packaged'"))
+    return experiment_figure(found, {name: LABELS.get(name, name) for name in found["model"].unique()})
+
+
 def planes_in_use() -> Figure:
     """Number, seed 0, on the first 400 validation sequences."""
     _, validation, _ = Number().splits()
@@ -76,6 +85,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     **{f"lengths-{task}": partial(lengths, task) for task in ("number", "letter")},
     "discrepancy": lambda: discrepancy_figure(pd.read_parquet(TABLES / "dynamics-discrepancy.parquet")),
     "geometry-number": planes_in_use,
+    "rotations": rotations,
     **{f"dynamics-scores-{task}": partial(multihop, scores_figure, task) for task in ("number", "letter")},
 }
 

@@ -1,6 +1,7 @@
 """The experiment on rotations: every trial that is missing in the table of results is run and added to it.
 
 python tools/rotations.py MODEL ... --folder runs/rotations --minutes 60
+python tools/rotations.py MODEL --folder runs/rotations --finetune results/rotations-finetuned.parquet
 python tools/rotations.py SMOLLM2 STORIES15M --relation results/rotations-relation.parquet
 """
 
@@ -20,60 +21,10 @@ from wherewhat.cli.output import quiet_libraries
 from wherewhat.files import write_table
 from wherewhat.prompts import Prompt, binding
 from wherewhat.prompts.request import pairs_that_fit
-from wherewhat.studies.rotations.evaluate import MEASURES
-from wherewhat.studies.rotations.experiment import LENGTHS, experiment, summarise
+from wherewhat.studies.rotations.experiment import LENGTHS, experiment
 from wherewhat.studies.rotations.finetune import finetune
 from wherewhat.studies.rotations.relation import relation
 from wherewhat.tracing.load import open_model
-
-CRITERIA = (
-    "none", "plan", "plan per head", "norm", "norm over the model", "highest", "uniform", "lowest", "random",
-    "shuffled heads", "shuffled text",
-)  # fmt: skip
-
-
-def markdown(table: Any) -> str:
-    """Per measure: one row per model, documents, length and share, one column per criterion; then across lengths."""
-    parts = []
-    matched = table[table["calibrated"] == table["length"]]
-    for measure, words in MEASURES.items():
-        rows = matched[(matched["measure"] == measure)]
-        plain = rows[rows["criterion"] == "none"].set_index(["model", "documents", "length"])["value"]
-        shown = [
-            name for name in CRITERIA if name in set(rows["criterion"]) and not (measure == "kl" and name == "none")
-        ]
-        lines = [
-            f"| {words}: model, documents | tokens | kept | {' | '.join(shown)} |",
-            "|---" * (len(shown) + 3) + "|",
-        ]
-        for key, group in rows[rows["share"] > 1].groupby(["model", "documents", "length", "share"], sort=False):
-            by = group.set_index("criterion")
-            best = by["value"].idxmax() if measure == "binding" else by["value"].idxmin()
-            cells = [
-                f"{plain[key[:3]]:.3f}" if name == "none" else _cell(by.loc[name], bold=name == best) for name in shown
-            ]
-            lines.append(f"| {key[0]}, {key[1]} | {key[2]:,} | 1/{key[3]} | {' | '.join(cells)} |")
-        parts.append("\n".join(lines))
-    across = table[(table["measure"] == "kl") & table["criterion"].isin(["plan", "plan per head", "norm"])]
-    across = across[across.groupby(["model", "documents"])["calibrated"].transform("nunique") > 1]
-    if len(across):
-        wide = across.pivot_table(
-            index=["model", "share", "criterion", "calibrated"], columns="length", values="value", sort=False
-        )
-        lines = [
-            "| KL: model | kept | criterion | calibrated at | "
-            + " | ".join(f"tested at {length:,}" for length in wide) + " |", "|---" * (len(wide.columns) + 4) + "|",
-        ]  # fmt: skip
-        for (model, share, criterion, calibrated), values in wide.iterrows():
-            cells = ["-" if pd.isna(value) else f"{value:.3f}" for value in values]
-            lines.append(f"| {model} | 1/{share} | {criterion} | {calibrated:,} | {' | '.join(cells)} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
-
-
-def _cell(row: Any, bold: bool) -> str:
-    value, digits = f"{row['value']:.3f}", 3 if row["high"] < 0.1 else 2
-    return f"{f'**{value}**' if bold else value} ({row['low']:.{digits}f}-{row['high']:.{digits}f})"
 
 
 def effects_and_scores(model: str, longest: int = 220) -> pd.DataFrame:
@@ -99,9 +50,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--results", type=Path, default=Path("results/rotations.parquet"), help="the table")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no trial after this time")
-    parser.add_argument(
-        "--markdown", action="store_true", help="print the tables of docs/results/rotations.md from a collected table"
-    )
     parser.add_argument("--finetune", type=Path, help="fine-tune with each criterion in force, into this table")
     parser.add_argument("--relation", type=Path, help="effects beside scores on two binding prompts, into this table")
     parser.add_argument("--steps", type=int, default=300)
@@ -118,9 +66,6 @@ def main() -> None:
         write_table(given.relation, pd.concat([effects_and_scores(model) for model in given.models]))
         return
     for model in given.models:
-        if given.markdown:
-            print(markdown(summarise(pd.read_parquet(model))))
-            continue
         if given.finetune is not None:
             write_table(given.finetune, finetune(model, given.folder, steps=given.steps, say=say))
             continue

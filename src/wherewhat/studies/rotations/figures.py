@@ -64,3 +64,46 @@ def _dropped(effect: torch.Tensor, flat: torch.Tensor | None) -> tuple[np.ndarra
     left = ranked.sum() - ranked.cumsum(0)
     at = torch.arange(1, planes) * heads - 1
     return np.arange(1, planes), left[at].clamp(min=0).numpy()
+
+
+# By criterion of the experiment: colour, line style, width.
+CURVES = {
+    "plan": (WHERE, "-", 1.8),
+    "plan per head": (WHERE, "--", 1.2),
+    "norm": (WHAT, "-", 1.2),
+    "norm over the model": (WHAT, "--", 1.2),
+    "uniform": (NEITHER, "-", 0.9),
+    "highest": (NEITHER, "--", 0.9),
+    "random": (NEITHER, ":", 1.2),
+}
+
+
+def experiment_figure(summary: Any, labels: dict[str, str]) -> Figure:
+    """KL by share of planes kept, one line per criterion with its 95 % interval; models by row, lengths by column.
+
+    `summary` is that of `experiment.summarise`; `labels` maps models to what they are called in the figure.
+    """
+    found: Any = summary.query("measure == 'kl' and calibrated == length and share > 1")
+    names, lengths = [one for one in labels if one in set(found["model"])], sorted(found["length"].unique())
+    figure = new_figure(1.2 + 1.9 * len(lengths), 0.6 + 1.8 * len(names))
+    panels = figure.subplots(len(names), len(lengths), squeeze=False, sharex=True, sharey="row")
+    for row, name in enumerate(names):
+        for column, length in enumerate(lengths):
+            panel, here = panels[row, column], found[(found["model"] == name) & (found["length"] == length)]
+            if here.empty:
+                panel.set_axis_off()
+                continue
+            for criterion, (colour, style, width) in CURVES.items():
+                line = here[here["criterion"] == criterion].sort_values("share")
+                at = np.log2(line["share"])
+                panel.plot(at, line["value"], color=colour, ls=style, lw=width, label=criterion)
+                panel.fill_between(at, line["low"], line["high"], color=colour, alpha=0.15, lw=0)
+            panel.set(yscale="log", title=f"{labels[name]}, {length:,} tokens")
+            shares = sorted(here["share"].unique())
+            panel.set_xticks(np.log2(shares), [f"1/{share}" for share in shares])
+            if row == len(names) - 1:
+                panel.set_xlabel("planes kept")
+        panels[row, 0].set_ylabel("KL, nats per token")
+    handles, words = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, words, loc="outside lower center", ncols=4, frameon=False)
+    return figure
