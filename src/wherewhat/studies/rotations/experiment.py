@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +61,13 @@ class Trial:
 
 
 def trials(lengths: Sequence[int]) -> Iterator[Trial]:
-    """First what is calibrated and tested at one length, text before tasks, short before long; then across lengths."""
+    """First what is calibrated and tested at one length, text before tasks, short before long; then across lengths,
+    the most different ones first."""
     for length in lengths:
         for kind in ("text", "tasks"):
             yield from (Trial(number, length, length, kind) for number in range(SETS))
-    for length in lengths:
-        for other in lengths:
-            if other != length:
-                yield from (Trial(number, other, length) for number in range(SETS))
+    for one, other in sorted(permutations(lengths, 2), key=lambda pair: min(pair) / max(pair)):
+        yield from (Trial(number, one, other) for number in range(SETS))
 
 
 class Experiment:
