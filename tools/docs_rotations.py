@@ -167,8 +167,6 @@ ROTATIONS: dict[str, Callable[[], str]] = {
     "rotations, binding": partial(losses, "binding", (*CHOSEN, *OTHERS[1:])),
     "plan per head against norm": partial(against, "plan per head", "norm"),
     "plan against norm over the model": partial(against, "plan", "norm over the model"),
-    "rotations, across lengths": across,
-    "rotations, finetuned": finetuned,
     "planning": planning,
     "effects and scores": relation,
     "effect of unfocused planes": partial(effect_of, "unfocused", 1),
