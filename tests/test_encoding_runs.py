@@ -150,9 +150,9 @@ def test_medium_runs_differ_from_the_published_setting_in_few_things() -> None:
     assert len(wanted) == len(set(wanted))
     sizes = list(dict.fromkeys(one.size for one in wanted))
     assert sizes == ["small", LONG_TASK, LARGE_MODEL, FEW_SEQUENCES]
-    paper = {one.encoding: training_cell(one).design for one in plan("paper", [0]) if one.variant == CLEAN}
+    paper = {(one.encoding, one.variant): training_cell(one).design for one in plan("paper", [0])}
     for one in wanted:
-        cell, published = training_cell(one), paper[one.encoding]
+        cell, published = training_cell(one), paper[one.encoding, one.variant]
         if one.size in (LARGE_MODEL, FEW_SEQUENCES):
             assert replace(cell.design, vocabulary=574, tokens=120, classes=published.classes) == published
         if one.size in (LONG_TASK, FEW_SEQUENCES):
