@@ -12,7 +12,7 @@ from scipy import stats
 from docs_encodings import CLEAN, SHOWN, name_of
 from docs_tables import results, span, table
 from wherewhat.studies.encodings.published import published
-from wherewhat.studies.encodings.settings import FEW_SEQUENCES, LARGE_MODEL, LONG_TASK
+from wherewhat.studies.encodings.settings import FEW_SEQUENCES, LARGE_MODEL, LONG_TASK, variant_label
 
 DROPOUT = 0.1
 SETTINGS = {  # from the smallest to the published one: size and dropout
@@ -73,6 +73,21 @@ def with_dropout(size: str, task: str) -> str:
         rows.append([name_of(name), len(mine), *([] if size == "small" else [span(last[at], ",.0f")]), *cells])
     header = "accuracy | while training | largest drop without one head | effective heads"
     return table(f"{task} | seeds | {'' if size == 'small' else 'steps | '}{header}", rows)
+
+
+def with_flaws() -> str:
+    """RoPE in the published model on the small task: as it should be, and with the flaws of the published code."""
+    found = results("encodings").query("size == @LARGE_MODEL and task == 'distance' and encoding == 'rope'")
+    heads = results("encodings-heads").query("size == @LARGE_MODEL and task == 'distance' and encoding == 'rope'")
+    rows = []
+    for variant, runs in found.groupby("variant"):
+        of_heads = heads[heads["variant"] == variant]
+        best = of_heads.loc[of_heads.groupby("seed")["zero"].idxmax()]
+        layers = " or ".join(str(one) for one in sorted(set(best["layer"][best["zero"] > 0]))) or "none"
+        rows.append([
+            variant_label(variant), len(runs), span(runs["accuracy"]), span(runs["largest"]), span(runs["gap"]), layers
+        ])  # fmt: skip
+    return table("RoPE | seeds | accuracy | largest drop without one head | gap to the next head | its layer", rows)
 
 
 def counted(size: str) -> str:
@@ -183,6 +198,7 @@ ENCODING_SIZES: dict[str, Callable[[], str]] = {
     "published task with dropout": partial(with_dropout, LONG_TASK, "distance"),
     "published count with dropout": partial(with_dropout, LONG_TASK, "count"),
     "published model with dropout": partial(with_dropout, LARGE_MODEL, "distance"),
+    "published size with dropout": partial(with_dropout, FEW_SEQUENCES, "distance"),
     "runs with dropout": partial(counted, "small"),
     "runs of the published task": partial(counted, LONG_TASK),
     "runs of the published model": partial(counted, LARGE_MODEL),
