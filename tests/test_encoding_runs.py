@@ -38,8 +38,9 @@ from wherewhat.studies.encodings.settings import (
     EncodingSetting,
     plan,
 )
-from wherewhat.studies.encodings.tables import Encodings, gather, over_seeds, reproduce_encodings, rows_of
+from wherewhat.studies.encodings.tables import Encodings, gather, reproduce_encodings, rows_of
 from wherewhat.studies.encodings.terminal import show_encodings
+from wherewhat.studies.stats import mean_interval
 
 TINY = replace(SIZES["small"], layers=2, heads=2, width=16, hidden=16, tested=64,
                recipe=replace(SIZES["small"].recipe, steps=20, batch=16, warmup=2))  # fmt: skip
@@ -253,10 +254,10 @@ def test_steps_to_90_and_shares_are_read_off_the_curve() -> None:
 def test_intervals_over_seeds_are_students() -> None:
     values = [0.7, 0.9, 0.95]
     reach = 4.302652729911275 * np.std(values, ddof=1) / np.sqrt(3)  # the 97.5 % quantile of Student's t for 2 degrees
-    assert over_seeds(values)[1:] == pytest.approx((np.mean(values) - reach, np.mean(values) + reach))
-    assert over_seeds([180.0, 180.0]) == (180, 180, 180)
-    assert np.isnan(over_seeds([0.5])[1:]).all()
-    assert np.isnan(over_seeds([0.5, np.nan])).all()
+    assert mean_interval(values)[1:] == pytest.approx((np.mean(values) - reach, np.mean(values) + reach))
+    assert mean_interval([180.0, 180.0]) == (180, 180, 180)
+    assert np.isnan(mean_interval([0.5])[1:]).all()
+    assert np.isnan(mean_interval([0.5, np.nan])).all()
 
 
 def test_settings_are_ordered_from_small_to_published() -> None:

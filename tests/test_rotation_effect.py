@@ -104,6 +104,20 @@ def test_the_placement_table_holds_what_freezing_changes() -> None:
     assert torch.allclose(effect, total / (2 * (TOKENS - 1)), rtol=2e-3, atol=1e-7)
 
 
+def test_the_norm_is_that_of_the_two_dimensions_of_a_plane() -> None:
+    """Plane by plane; llama pairs dimension k with k + D / 2."""
+    trace = ww.capture(model_of("llama"), prompt(), queries=range(1, TOKENS))
+    norm = rotation_effect(trace).norm
+    for number, seen in enumerate(trace.attention):
+        half, group = seen.queries.shape[-1] // 2, seen.queries.shape[1] // seen.keys.shape[1]
+        for head in range(seen.queries.shape[1]):
+            for plane in range(half):
+                both = [plane, plane + half]
+                queries = seen.queries[:, head][..., both].norm(dim=-1).mean(-1)
+                keys = seen.keys[:, head // group][..., both].norm(dim=-1).mean(-1)
+                assert torch.allclose(norm[:, number, head, plane], seen.scaling * queries * keys, rtol=1e-4)
+
+
 def test_a_model_without_rotation_is_refused() -> None:
     model = Transformer(Shape(41, 2, still_from=0))
     with pytest.raises(NotMeasurable, match="no layer"):

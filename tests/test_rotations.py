@@ -15,12 +15,14 @@ import wherewhat as ww
 from conftest import weights
 from synthetic import random_plan, random_profile
 from tiny import tiny_model
+from wherewhat.core.rotation_effect import rotation_effect
 from wherewhat.errors import BadInput
 from wherewhat.explorer.page import explorer_html
 from wherewhat.prompts.documents import packaged_documents
-from wherewhat.studies.rotations.experiment import experiment, summarise
+from wherewhat.studies.rotations.calibrate import calibrate
+from wherewhat.studies.rotations.experiment import Experiment, Trial, experiment, summarise
 from wherewhat.studies.rotations.finetune import finetune
-from wherewhat.studies.rotations.plan import BASELINES, CONTROLS, baseline, most_needed, shuffled
+from wherewhat.studies.rotations.plan import BASELINES, CONTROLS, baseline, frozen, most_needed, shuffled
 
 STORIES = "stories260K"
 
@@ -54,6 +56,36 @@ def test_a_plan_that_keeps_nothing_is_nope() -> None:
         frozen = logits(model)
     model.model.rotary_emb.inv_freq.zero_()
     assert torch.allclose(frozen, logits(model), atol=1e-4)
+
+
+def test_plans_of_a_model_with_layers_without_rotation() -> None:
+    """Nothing is kept: the same as with all angles of its rotary module set to zero."""
+    model = tiny_model("smollm3")  # layer 3 is not rotary
+    found = calibrate(model, [tuple(range(3, 40))], None)
+    assert found.layers[3] == 3
+    assert found.effect[3].isnan().all()
+    assert not found.effect[:3].isnan().any()
+    none = most_needed(found.effect, 0, "model")
+    dropped = list(frozen(none, found.present, found.layers, found.groups))
+    assert {layer for layer, _, _ in dropped} == {0, 1, 2}
+    with ww.gate(model, freeze=dropped):
+        gated = logits(model)
+    model.model.rotary_emb.inv_freq.zero_()
+    assert torch.allclose(gated, logits(model), atol=1e-4)
+
+
+def test_effects_are_summed_over_query_heads_and_averaged_over_documents() -> None:
+    model = tiny_model("llama")
+    documents = [tuple(range(3, 30)), tuple(range(40, 80))]
+    found = calibrate(model, documents, None)
+    expected = torch.zeros_like(found.effect)
+    for ids in documents:
+        trace = ww.capture(model, torch.tensor([ids]), queries=range(1, len(ids)))
+        effect = rotation_effect(trace).effect[0]
+        for head in range(effect.shape[1]):
+            expected[:, head // found.groups[0]] += effect[:, head] / 2
+    assert found.groups[0] > 1
+    assert torch.allclose(found.effect, expected)
 
 
 @pytest.mark.weights
@@ -121,7 +153,7 @@ def test_the_command(run: Any, tmp_path: Path) -> None:
     assert (tmp_path / "rotations.png").exists()
     code, out, _ = run("rotations", weights(STORIES), *options, "-o", tmp_path)
     assert code == 0
-    assert "2 of 4 rotations per key head" in out
+    assert "2 of 4 rotations per key head, spread over the whole model" in out
 
 
 def test_criteria_keep_what_they_say() -> None:
@@ -183,6 +215,26 @@ def test_a_plan_comes_from_prompts_too() -> None:
     found = ww.rotations(model, prompts, keep=2, tokenizer=tokenizer)
     assert found.about["lengths"] == sorted({len(prompt.ids) for prompt in prompts})
     assert (found.planes["effect"] >= 0).all()
+
+
+@pytest.mark.weights
+def test_neighbouring_lengths_and_few_documents() -> None:
+    """Both lengths have the same random tokens; two documents are too few for an interval, four sequences are not."""
+    found = ww.rotations(weights(STORIES), keep=2, length=[16], evaluate=True, test_length=[8, 9], draws=1)
+    losses: Any = found.losses
+    assert set(losses["length"]) == {8, 9}
+    assert losses.query("measure == 'kl'")[["low", "high"]].isna().all(axis=None)
+    assert losses.query("measure == 'copy_loss'")[["low", "high"]].notna().all(axis=None)
+
+
+@pytest.mark.weights
+def test_an_experiment_is_tested_on_other_text_than_it_is_calibrated_on(tmp_path: Path) -> None:
+    running = Experiment(str(weights(STORIES)), tmp_path, lengths=[32])
+    for number in range(5):
+        tested = running.material(Trial(number, 32, 32)).documents
+        assert tested is not None
+        assert not {tuple(one) for one in tested.tolist()} & set(running.documents(number, 32))
+        assert tested.tolist() == [list(one) for one in running.documents((number + 1) % 5, 32)]
 
 
 @pytest.mark.slow

@@ -67,7 +67,11 @@ def main() -> None:
         return
     for model in given.models:
         if given.finetune is not None:
-            write_table(given.finetune, finetune(model, given.folder, steps=given.steps, say=say))
+            found = finetune(model, given.folder, steps=given.steps, say=say)
+            if given.finetune.exists():
+                known: Any = pd.read_parquet(given.finetune)
+                found = pd.concat([known[known["model"] != found["model"][0]], found], ignore_index=True)
+            write_table(given.finetune, found)
             continue
         table = pd.read_parquet(given.results) if given.results.exists() else None
         for rows in experiment(model, given.folder, own=given.own, lengths=given.lengths, known=table, say=say):

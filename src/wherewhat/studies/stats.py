@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float
-from scipy.stats import beta, binomtest
+from scipy.stats import beta, binomtest, sem
+from scipy.stats import t as student
 from torch import Tensor
 
 # Fewer prompts than this leave bootstrap intervals that are too narrow.
@@ -64,3 +67,20 @@ def wilson(right: int, total: int) -> tuple[float, float]:
     """
     low, high = binomtest(right, total).proportion_ci(method="wilson")
     return float(low), float(high)
+
+
+def mean_interval(values: Sequence[float] | pd.Series) -> tuple[float, float, float]:
+    """The mean and its 95 % interval by Student's t: NaN if a value is missing; the interval is NaN for one value.
+
+    >>> mean_interval([1.0, 2.0, 3.0])[0]
+    2.0
+    """
+    known = np.asarray(values, dtype=float)
+    mean = float(known.mean())
+    if len(known) < 2:
+        return mean, math.nan, math.nan
+    error = sem(known)
+    if error == 0:  # scipy has no interval of width 0
+        return mean, mean, mean
+    low, high = student.interval(0.95, len(known) - 1, loc=mean, scale=error)
+    return mean, float(low), float(high)

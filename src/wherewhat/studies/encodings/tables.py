@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 from torch import Tensor
 
 from ...cells.cells import cell_hash, run_cells
 from ...core.deposit import DepositShape, deposit_of
 from ...files import plain
 from ...results import Progress, Result, Say, ignore_progress, ignore_sentence, versions
+from ..stats import mean_interval
 from .cost import cost_sentence
 from .published import published
 from .runs import measure_ahead, run_settings, training_cell
@@ -96,7 +96,7 @@ class Encodings(Result, file="encodings.json", kind="study of encodings"):
         for key, group in runs.groupby(GROUP, sort=False):
             row: dict[str, Any] = dict(zip(GROUP, key, strict=True)) | {"seeds": len(group)}
             for name in SUMMARISED:
-                row |= dict(zip((name, f"{name}_low", f"{name}_high"), over_seeds(group[name]), strict=True))
+                row |= dict(zip((name, f"{name}_low", f"{name}_high"), mean_interval(group[name]), strict=True))
             row["published"] = published(row["encoding"], row["task"]) if row["variant"] == CLEAN else ""
             rows.append(row)
         return pd.DataFrame(rows)
@@ -105,23 +105,6 @@ class Encodings(Result, file="encodings.json", kind="study of encodings"):
 def rows_with(table: pd.DataFrame, **values: str | float) -> Any:
     """The rows of a table that have these values in the columns of these names."""
     return table[np.logical_and.reduce([table[name] == value for name, value in values.items()])]
-
-
-def over_seeds(values: Sequence[float] | pd.Series) -> tuple[float, float, float]:
-    """The mean and its 95 % interval by Student's t: NaN if a seed has no value; the interval is NaN for one seed.
-
-    >>> over_seeds([1.0, 2.0, 3.0])[0]
-    2.0
-    """
-    known = np.asarray(values, dtype=float)
-    mean = float(known.mean())
-    if len(known) < 2:
-        return mean, math.nan, math.nan
-    error = stats.sem(known)
-    if error == 0:  # scipy has no interval of width 0
-        return mean, mean, mean
-    low, high = stats.t.interval(0.95, len(known) - 1, loc=mean, scale=error)
-    return mean, float(low), float(high)
 
 
 def reproduce_encodings(

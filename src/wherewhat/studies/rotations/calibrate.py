@@ -43,13 +43,18 @@ class Calibration:
     groups: list[int]
     angles: Tensor
 
+    @property
+    def present(self) -> Tensor:
+        """Which planes there are (L, K, F)."""
+        return ~self.effect.isnan()
+
 
 def opening(tokenizer: Any) -> Ids:
     return () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
 
 
 def cut(tokenizer: Any, ids: Sequence[int], length: int, number: int, start: int = 0) -> list[Ids]:
-    """As many documents of this length, one after the other, each behind the model's first token."""
+    """Consecutive documents of `length` tokens each, the first of which is the model's BOS token, if it has one."""
     first = opening(tokenizer)
     step = length - len(first)
     if len(ids) < start + step * number:

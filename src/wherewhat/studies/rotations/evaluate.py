@@ -19,6 +19,7 @@ from ...tracing.gate import gate
 from ...tracing.hook import quiet_evaluation
 from ...tracing.offload import entry_device
 from ..ablation.measures import answers
+from .calibrate import Calibration
 from .plan import Kept, frozen
 
 MEASURES = {  # by column of the tables: in words
@@ -73,18 +74,18 @@ def digest_of_plans(plans: Sequence[Kept]) -> str:
 
 
 def measure_plans(
-    model: Any, material: Material, plans: Sequence[Kept], layers: list[int], groups: list[int]
+    model: Any, material: Material, plans: Sequence[Kept], found: Calibration
 ) -> dict[str, Float[Tensor, "P units"]]:
     """Every measure of the unmodified model, first, and under every plan, for each document, sequence or prompt.
 
     KL is that of the unmodified model's next-token distribution to the modified one's, in nats per token.
     """
     own = None if material.documents is None else log_probabilities(model, *_spaced(material.documents))
-    found = [_measure(model, material, own)]
+    measured = [_measure(model, material, own)]
     for kept in plans:
-        with gate(model, freeze=frozen(kept, layers, groups)):
-            found.append(_measure(model, material, own))
-    return {name: torch.stack([one[name] for one in found]).double() for name in found[0]}
+        with gate(model, freeze=frozen(kept, found.present, found.layers, found.groups)):
+            measured.append(_measure(model, material, own))
+    return {name: torch.stack([one[name] for one in measured]).double() for name in measured[0]}
 
 
 def _measure(model: Any, material: Material, own: Tensor | None) -> dict[str, Tensor]:

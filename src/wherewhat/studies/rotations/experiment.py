@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from ...cells.cells import run_cells
+from ...errors import BadInput
 from ...prompts.documents import packaged_documents
 from ...results import Say, ignore_sentence
 from ...tracing.fingerprint import dtype_name, model_hash
 from ...tracing.load import open_model
 from ...tracing.offload import entry_device
 from ...tracing.self_check import stated_context
-from ..stats import interval, resamples
+from ..stats import mean_interval
 from .calibrate import Calibration, Ids, calibrate, cut, opening, shuffled_text, tokens_of
 from .evaluate import Material, measure_plans, tasks
 from .plan import Kept, baseline, most_needed, shuffled
@@ -33,6 +34,7 @@ LENGTHS = (256, 1024, 2048)
 SHARES = (2, 4, 8)  # one half, a quarter, an eighth of the planes are kept
 SETS = 5
 TOKENS = 1024  # read per set, or one document if it is longer
+VERSION = 1  # of the trials; rows of another version are not reused
 FIXED = ("highest", "uniform", "random")  # compared on text and tasks; the rest, and the controls, on text only
 
 
@@ -134,7 +136,7 @@ class Experiment:
     def run(self, trial: Trial) -> pd.DataFrame:
         """The rows of a trial."""
         plans, found = self.plans(trial), self.calibration(trial.number, trial.calibrated)
-        result = measure_plans(self.model, self.material(trial), [*plans.values()], found.layers, found.groups)
+        result = measure_plans(self.model, self.material(trial), [*plans.values()], found)
         return pd.DataFrame(
             [
                 self.about(trial)
@@ -147,7 +149,9 @@ class Experiment:
 
     def about(self, trial: Trial) -> dict[str, Any]:
         """What the rows of a trial have in common."""
-        about = {"model": self.name, "documents": "own samples" if self.own else "packaged", "set": trial.number}
+        weights, dtype = self.identity
+        about = {"model": self.name, "weights": weights, "dtype": dtype, "version": VERSION}
+        about |= {"documents": "own samples" if self.own else "packaged", "set": trial.number}
         return about | {"calibrated": trial.calibrated, "length": trial.length}
 
     def in_table(self, trial: Trial, known: pd.DataFrame) -> bool:
@@ -172,23 +176,30 @@ def experiment(
 
 
 def sample(model: Any, tokenizer: Any, number: int, tokens: int, seed: int) -> Tensor:
-    """Documents that a model writes itself, at temperature 1, from its first token on: (number, tokens)."""
+    """Documents that a model writes itself, at temperature 1, from its first token on, none of which ends early:
+    (number, tokens)."""
+    if tokenizer.bos_token_id is None:
+        raise BadInput("samples start with the first token of a text, and this tokenizer has none")
     first = torch.full((number, 1), tokenizer.bos_token_id, device=entry_device(model))
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         return model.generate(
             first, attention_mask=torch.ones_like(first), min_new_tokens=tokens - 1, max_new_tokens=tokens - 1,
-            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, pad_token_id=tokenizer.bos_token_id,
+            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0,
+            pad_token_id=tokenizer.bos_token_id,
         ).cpu()  # fmt: skip
 
 
-def summarise(rows: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    """The mean of every measure by model, documents, lengths, criterion and share, with 95 % intervals over units."""
+def summarise(rows: pd.DataFrame) -> pd.DataFrame:
+    """The mean of every measure by model, documents, lengths, criterion and share.
+
+    The documents of a set come from one text and share one plan, so they are averaged first; the 95 % interval is
+    Student's t over sets, NaN for one set.
+    """
     by = ["model", "documents", "calibrated", "length", "measure", "share", "criterion"]
+    sets: Any = rows.groupby([*by, "set"], sort=False)["value"].mean()
     found = []
-    groups: Any = rows.groupby(by, sort=False)["value"]
-    for key, values in groups:
-        low, high = interval(resamples(len(values), seed) @ torch.tensor(values.to_numpy()))
-        row = dict(zip(by, key, strict=True))
-        found.append(row | {"value": values.mean(), "low": float(low), "high": float(high), "units": len(values)})
+    for key, values in sets.groupby(by, sort=False):
+        value, low, high = mean_interval(values)
+        found.append(dict(zip(by, key, strict=True)) | {"value": value, "low": low, "high": high, "sets": len(values)})
     return pd.DataFrame(found)

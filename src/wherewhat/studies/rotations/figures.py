@@ -26,6 +26,9 @@ def plan_figure(plan: RotationPlan) -> Figure:
     image = grid.imshow(share.numpy(), aspect="auto", cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
     ticks = np.linspace(0, share.shape[1] - 1, min(5, share.shape[1])).round().astype(int)
     grid.set_xticks(ticks, [str(at + 1) for at in ticks])
+    layers = plan.about["layers"]
+    ticks = np.linspace(0, len(layers) - 1, min(6, len(layers))).round().astype(int)
+    grid.set_yticks(ticks, [str(layers[at]) for at in ticks])
     grid.set(xlabel="frequency ID (1: fastest)", ylabel="layer", title="Share of key heads that keep it")
     figure.colorbar(image, ax=grid, fraction=0.05)
     curve.axvline(plan.about["keep"], color=NEITHER, lw=0.8)

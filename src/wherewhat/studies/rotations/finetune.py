@@ -69,7 +69,7 @@ def finetune(
 
     def compute(cell: FinetuneCell) -> dict[str, Tensor]:
         plan = kept[cell.criterion]
-        changes = [] if plan is None else list(frozen(plan, found.layers, found.groups))
+        changes = [] if plan is None else list(frozen(plan, found.present, found.layers, found.groups))
         return train(open_model(model).model, opened.model, changes, training, test, steps, seed)
 
     rows: list[dict[str, Any]] = []

@@ -45,7 +45,8 @@ class RotationPlan(Result, file="rotations.json", kind="plan of rotations"):
 
         >>> with ww.gate(copy_of_the_model, freeze=plan.frozen()): ...               # doctest: +SKIP
         """
-        return frozen(self.tensors["kept"], self.about["layers"], self.about["groups"])
+        present = ~self.tensors["effect"].isnan()
+        return frozen(self.tensors["kept"], present, self.about["layers"], self.about["groups"])
 
     def frozen_in(self, model: Any) -> Iterator[tuple[int, int, int]]:
         """The same for `ww.gate(model, plan)`: a plan that was made for another model is refused."""
@@ -85,9 +86,11 @@ class RotationPlan(Result, file="rotations.json", kind="plan of rotations"):
         return found
 
 
-def frozen(kept: Kept, layers: list[int], groups: list[int]) -> Iterator[tuple[int, int, int]]:
-    """What is not kept, in every query head of its key head; whoever has no such plane ignores it."""
-    for number, head, plane in (~kept).nonzero().tolist():
+def frozen(
+    kept: Kept, present: Bool[Tensor, "L K F"], layers: list[int], groups: list[int]
+) -> Iterator[tuple[int, int, int]]:
+    """The planes that are there and not kept, in every query head of their key head."""
+    for number, head, plane in (present & ~kept).nonzero().tolist():
         for query_head in range(head * groups[number], (head + 1) * groups[number]):
             yield layers[number], query_head, plane + 1
 
@@ -110,14 +113,14 @@ def most_needed(scores: Scores, keep: int, budget: str) -> Kept:
     return kept.view_as(present) & present
 
 
-def baseline(name: str, norm: Scores, keep: int, seed: int = 0) -> Kept:
-    """What another criterion keeps in every key head: the largest norms, the fastest or slowest planes, planes at equal
-    steps, or planes drawn at random."""
+def baseline(name: str, norm: Scores, keep: int, seed: int = 0, budget: str = "head") -> Kept:
+    """What another criterion keeps: the largest norms or planes drawn at random, in every key head or with one budget
+    for the model; or in every key head the fastest, the slowest or evenly spaced planes."""
     present = ~norm.isnan()
     planes = present.sum(-1, keepdim=True)
     ids = torch.arange(norm.shape[-1]).expand_as(norm)
     if name == "norm":
-        return most_needed(norm, keep, "head")
+        return most_needed(norm, keep, budget)
     if name == "highest":
         return (ids < keep) & present
     if name == "lowest":
@@ -127,12 +130,12 @@ def baseline(name: str, norm: Scores, keep: int, seed: int = 0) -> Kept:
         return torch.zeros_like(present).scatter_(-1, steps.clamp(max=norm.shape[-1] - 1), True) & present
     if name == "random":
         drawn = torch.from_numpy(np.random.default_rng(seed).random(norm.shape))
-        return most_needed(drawn.where(present, torch.nan), keep, "head")
+        return most_needed(drawn.where(present, torch.nan), keep, budget)
     raise BadInput(f"no criterion {name!r}: {', '.join(BASELINES)}")
 
 
 def shuffled(scores: Scores, seed: int) -> Scores:
-    """The scores of every key head given to another one of the model that has as many planes, at random."""
+    """The scores of all key heads of the model, permuted at random among heads with equally many planes."""
     rows, planes = scores.flatten(0, 1), (~scores.isnan()).sum(-1).flatten()
     order = torch.arange(len(rows))
     generator = torch.Generator().manual_seed(seed)
@@ -175,7 +178,7 @@ def ranks(effect: Scores) -> Tensor:
 
 
 def needed(effect: Scores, tolerance: float) -> Kept:
-    """The fewest planes of the model without which the effects of all others add up to at most this tolerance.
+    """The smallest set of planes to keep such that the effects of all others add up to at most this tolerance.
 
     >>> needed(torch.tensor([[[3.0, 0.2], [1.0, 0.1]]]), 0.5).tolist()
     [[[True, False], [True, False]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -19,7 +20,7 @@ from ...results import Progress, Say, ignore_progress, ignore_sentence
 from ...tracing.fingerprint import dtype_name, model_hash
 from ...tracing.load import AnyModel, Loading, open_model
 from ...tracing.self_check import stated_context
-from ..stats import interval, resamples
+from ..stats import ENOUGH_PROMPTS, interval, resamples
 from .calibrate import Calibration, Ids, calibrate, cut, opening, shuffled_text, tokens_of
 from .evaluate import Material, TrialCell, digest_of_plans, measure_plans, tasks
 from .plan import BASELINES, Kept, RotationPlan, baseline, check_plan, most_needed, plane_table, ranks, shuffled
@@ -65,7 +66,11 @@ def rotations(
     """
     check_plan(keep, budget)
     lengths, test_lengths = tuple(sorted(set(length or LENGTHS))), tuple(sorted(set(test_length or length or LENGTHS)))
-    if min(*lengths, *test_lengths) < 8 or samples < 1 or draws < 1:
+    if prompts is not None:
+        if not prompts or min(len(prompt.ids) for prompt in prompts) < 2:
+            raise BadInput("rotations need at least one prompt, of two tokens or more")
+        lengths = tuple(sorted({len(prompt.ids) for prompt in prompts}))
+    if (prompts is None and min(lengths) < 8) or min(test_lengths) < 8 or samples < 1 or draws < 1:
         raise BadInput(
             f"lengths of 8 tokens or more, and at least one sample and draw; got {lengths}, {samples}, {draws}"
         )
@@ -106,8 +111,9 @@ def rotations(
     about = {
         "model": opened.name or "model", "weights": model_hash(opened.model), "dtype": dtype_name(opened.model),
         "keep": keep, "budget": budget, "planes": planes, "layers": found.layers, "groups": found.groups,
-        "lengths": list(lengths) if prompts is None else sorted({len(one) for one in documents}),
-        "samples": samples, "text": str(text) if text else None, "draws": draws, "seed": seed,
+        "lengths": list(lengths), "documents": hashlib.sha256(repr(documents).encode()).hexdigest(),
+        "samples": samples if prompts is None else len(prompts), "text": str(text) if text else None, "draws": draws,
+        "seed": seed,
     }  # fmt: skip
     plan = RotationPlan(plane_table(found.effect, found.norm, kept, found.layers, found.angles), losses, about, tensors)
     if folder is not None:
@@ -129,8 +135,9 @@ def by_criterion(
 ) -> dict[tuple[str, int], Kept]:
     """What the plan, its baselines and its controls keep, by criterion and draw."""
     kept = {("plan", 0): most_needed(found.effect, keep, budget)}
-    kept |= {(name, 0): baseline(name, found.norm, keep) for name in BASELINES if name != "random"}
-    kept |= {("random", draw): baseline("random", found.norm, keep, seed + draw) for draw in range(draws)}
+    for name in BASELINES:
+        for draw in range(draws if name == "random" else 1):
+            kept[name, draw] = baseline(name, found.norm, keep, seed + draw, budget)
     kept["shuffled heads", 0] = most_needed(shuffled(found.effect, seed), keep, budget)
     kept["shuffled text", 0] = most_needed(control.effect, keep, budget)
     return kept
@@ -140,7 +147,7 @@ def compare(
     model: Any, tokenizer: Any, found: Calibration, criteria: dict[tuple[str, int], Kept], steps: dict[int, Kept],
     keep: int, tests: dict[int, list[Ids]], samples: int, seed: int, folder: str | Path | None, progress: Progress,
 ) -> pd.DataFrame:  # fmt: skip
-    """One row per criterion, number kept, draw, length and measure, with 95 % intervals over documents or prompts."""
+    """One row per criterion, number kept, draw, length and measure."""
     labels = [("none", 0, keep), *((name, draw, keep) for name, draw in criteria)]
     trials: list[tuple[int, Material, list[Kept], list[tuple[str, int, int]]]] = []
     for size, documents in tests.items():
@@ -149,16 +156,14 @@ def compare(
         trials.append((size, text, [*criteria.values(), *steps.values()], on_text))
         trials.append((size, tasks(tokenizer, size, max(samples, SEQUENCES), seed), [*criteria.values()], labels))
     weights, dtype = model_hash(model), dtype_name(model)
-    cells = {
-        TrialCell(weights, dtype, material.digest, digest_of_plans(plans)): (material, plans)
-        for _, material, plans, _ in trials
-    }
+    order = [TrialCell(weights, dtype, material.digest, digest_of_plans(plans)) for _, material, plans, _ in trials]
+    cells = {cell: (material, plans) for cell, (_, material, plans, _) in zip(order, trials, strict=True)}
 
     def compute(cell: TrialCell) -> dict[str, Tensor]:
-        return measure_plans(model, *cells[cell], found.layers, found.groups)
+        return measure_plans(model, *cells[cell], found)
 
     rows = []
-    results = run_cells(None if folder is None else Path(folder) / "cells", list(cells), compute, "trials")
+    results = run_cells(None if folder is None else Path(folder) / "cells", order, compute, "trials")
     for done, (result, (size, _, _, names)) in enumerate(zip(results, trials, strict=True), 1):
         rows += loss_rows(result, names, size, seed)
         progress("evaluating", done, len(trials))
@@ -168,10 +173,13 @@ def compare(
 def loss_rows(
     result: dict[str, Tensor], labels: Sequence[tuple[str, int, int]], length: int, seed: int
 ) -> list[dict[str, Any]]:
-    """The mean of every measure under every plan, and its interval over documents, sequences or prompts."""
+    """The mean of every measure under every plan, and its 95 % interval over documents, sequences or prompts: NaN if
+    there are too few of them."""
     rows = []
     for measure, values in result.items():
-        low, high = interval(resamples(values.shape[1], seed) @ values.T)
+        low = high = torch.full((len(values),), torch.nan)
+        if values.shape[1] >= ENOUGH_PROMPTS:
+            low, high = interval(resamples(values.shape[1], seed) @ values.T)
         for at, (criterion, draw, keep) in enumerate(labels):
             row = {"criterion": criterion, "keep": keep, "draw": draw, "length": length, "measure": measure}
             rows.append(

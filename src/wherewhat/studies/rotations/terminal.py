@@ -19,10 +19,10 @@ DIVERGENCES = (0.1, 0.01)  # KL per token, where it was measured
 def show_plan(plan: RotationPlan, console: Console) -> None:
     """Planes kept by layer, and the comparison with other criteria if it was evaluated."""
     about, kept = plan.about, plan.tensors["kept"]
-    spread = "spread over the whole model" if about["budget"] == "model" else "in every key head"
+    spread = " per key head, spread over the whole model" if about["budget"] == "model" else " in each key head"
     console.print(
         Text.assemble((plan.name, "bold"))
-        + Text(f": {about['keep']} of {about['planes']} rotations per key head, {spread}; {int(kept.sum()):,} in all.")
+        + Text(f": {about['keep']} of {about['planes']} rotations{spread}; {int(kept.sum()):,} in all.")
     )
     if plan.losses is None:
         columns = {f"for {tolerance:g}": needed(plan.tensors["effect"], tolerance) for tolerance in EFFECTS}
@@ -56,8 +56,9 @@ def _show_losses(plan: RotationPlan, console: Console) -> None:
         console.print(Padding(table, (1, 2, 0, 2)))
     console.print(
         "\nKL to the unmodified model and losses in nats per token; copy loss: on the second copy of random tokens; "
-        "binding: probability of the right answer, and its loss; random: mean over draws. Shuffled heads: the plan's "
-        "scores given to other heads; shuffled text: calibrated on tokens in random order."
+        "binding: probability of the right answer, and its loss; random: mean over draws. Highest, lowest and uniform "
+        "keep the same number in each key head, all others follow --budget. Shuffled heads: the plan's scores given to "
+        "other heads; shuffled text: calibrated on tokens in random order."
     )
     curve = "  ".join(f"{keep}: {kl:.3f}" for keep, kl in plan.curve().items())
     console.print(f"KL of the plan by planes kept per key head:  {curve}")
