@@ -70,3 +70,13 @@ def test_shares_of_answers(tool) -> None:
     assert tool.shares(logits, torch.tensor([1, 1, 1, 1])) == {
         "accuracy": 0.25, "one_above": 0.25, "above": 0.5, "one_below": 0.25, "below": 0.25
     }  # fmt: skip
+
+
+def test_a_folder_without_trained_models_is_refused(tool, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["encoding_dropout.py", "--folder", str(tmp_path), "--results", str(tmp_path / "t")]
+    )
+    with pytest.raises(SystemExit):
+        tool.main()
+    assert "no new trained model" in capsys.readouterr().err
+    assert not (tmp_path / "t").exists()

@@ -168,6 +168,15 @@ def test_criteria_keep_what_they_say() -> None:
     assert most_needed(norm, 1, "model").tolist() == [[[yes, no, no, yes], [no] * 4]]
 
 
+def test_norm_and_random_can_spread_one_budget_over_the_model() -> None:
+    norm = torch.tensor([[[9.0, 8.0, 7.0]], [[3.0, 2.0, 1.0]]])
+    assert baseline("norm", norm, 1, budget="model").tolist() == [[[True, True, False]], [[False] * 3]]
+    assert baseline("norm", norm, 1).tolist() == [[[True, False, False]]] * 2
+    drawn = [baseline("random", norm, 1, seed, "model") for seed in range(20)]
+    assert all(int(one.sum()) == 2 for one in drawn)
+    assert {int(one[0].sum()) for one in drawn} == {0, 1, 2}
+
+
 def test_scores_are_shuffled_between_heads_that_have_as_many_planes() -> None:
     scores = torch.arange(24.0).view(2, 3, 4)
     scores[1, :, 2:] = torch.nan

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 import pandas as pd
-import torch
 from scipy import stats
 
 from docs_tables import bench, results, span, table, thousands
 from wherewhat.core.kinds import kind
-from wherewhat.studies.rotations.experiment import LENGTHS, summarise
-from wherewhat.studies.stats import interval, resamples
+from wherewhat.studies.rotations.experiment import LENGTHS, SETS, summarise
+from wherewhat.studies.stats import mean_interval
 
 LABELS = {
     "SmolLM2-135M-Instruct.Q4_1": "SmolLM2-135M",
@@ -26,59 +25,63 @@ CONTROLS = ("shuffled text", "shuffled heads", "lowest")
 
 @cache
 def summary() -> pd.DataFrame:
-    """Means over the five sets where calibration and test have one length."""
-    return summarise(results("rotations").query("calibrated == length"))
+    """Means over the five sets where calibration and test have one length, of what is finished."""
+    found = summarise(results("rotations").query("calibrated == length"))
+    return found[found["sets"] == SETS]
 
 
 def label(model: str, documents: str) -> str:
     return LABELS.get(model, model) + (", own samples" if documents == "own samples" else "")
 
 
-def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = ()) -> str:
-    """A measure by model, length and share of planes kept: one column per criterion, the best one in bold."""
+def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (), digits: int = 3) -> str:
+    """A measure by model, length and share of planes kept, one column per criterion; of KL and loss on text, the lowest
+    is bold."""
     found = summary()
     found = found[(found["measure"] == measure) & found["criterion"].isin(["none", *criteria])]
+    text = measure in ("kl", "loss")
+    found = found if text else found[found["documents"] == "packaged"]
     plain = found.query("criterion == 'none'").set_index(BY[:3])["value"]
     header = " | ".join(["model", "tokens", "kept", *(["unmodified"] if measure != "kl" else []), *criteria])
     rows = []
     for key, group in found.query("share > 1").groupby(BY, sort=False):
-        by, three = group.set_index("criterion"), 3 if measure == "kl" else 2
-        best = by["value"].idxmax() if measure == "binding" else by["value"].idxmin()
-        cells = [f"{plain[key[:3]]:.{three}f}"] if measure != "kl" else []
+        by = group.set_index("criterion")
+        best = f"{by['value'].min():.{digits}f}" if text else ""
+        cells = [f"{plain[key[:3]]:.{digits}f}"] if measure != "kl" else []
         for name in criteria:
-            value = f"{by['value'][name]:.{three}f}"
-            around = f" ({by['low'][name]:.{three}f} to {by['high'][name]:.{three}f})" if name in intervals else ""
-            cells.append((f"**{value}**" if name == best else value) + around)
+            value = f"{by['value'][name]:.{digits}f}"
+            around = f" ({by['low'][name]:.{digits}f} to {by['high'][name]:.{digits}f})" if name in intervals else ""
+            cells.append((f"**{value}**" if value == best else value) + around)
         rows.append([label(*key[:2]), thousands(key[2]), f"1/{key[3]}", *cells])
     return table(header, rows)
 
 
-def pairs() -> pd.DataFrame:
-    """KL of every document under every criterion, where calibration and test have one length."""
-    found = results("rotations").query("measure == 'kl' and calibrated == length and share > 1")
-    return found.pivot_table(index=[*BY, "set", "unit"], columns="criterion", values="value", sort=False)
-
-
 def against(one: str, other: str) -> str:
-    """By how much a criterion has a smaller KL than another on the same documents."""
+    """By how much a criterion has a lower KL than another on the same documents, averaged within each set."""
+    found = results("rotations").query("measure == 'kl' and calibrated == length and share > 1")
+    sets = found.groupby([*BY, "set", "criterion"], sort=False)["value"].mean().unstack("criterion")
     rows = []
-    for key, found in pairs().groupby(BY, sort=False):
-        less = found[other] - found[one]
-        low, high = interval(resamples(len(less), 0) @ torch.tensor(less.to_numpy()))
-        rows.append(
-            [
-                label(*key[:2]), thousands(key[2]), f"1/{key[3]}", f"{less.mean():.3f}", f"{low:.3f} to {high:.3f}",
-                f"{(less > 0).sum()} of {len(less)}",
-            ]
-        )  # fmt: skip
-    return table("model | tokens | kept | less KL | 95 % interval | documents with less", rows)
+    for key, values in (sets[other] - sets[one]).groupby(BY, sort=False):
+        if len(values) == SETS:
+            mean, low, high = mean_interval(values)
+            rows.append(
+                [label(*key[:2]), thousands(key[2]), f"1/{key[3]}", f"{mean:.3f}", f"{low:.3f} to {high:.3f}",
+                 f"{(values > 0).sum()} of {SETS}"]
+            )  # fmt: skip
+    return table("model | tokens | kept | KL reduction | 95 % interval | sets with lower KL", rows)
+
+
+def times(criterion: str) -> str:
+    """How many times the KL of the plan a criterion has, over models and shares."""
+    found = summary().query("measure == 'kl' and share > 1").set_index([*BY, "criterion"])["value"].unstack()
+    return span(found[criterion] / found["plan"], ".2g")
 
 
 def across() -> str:
     """KL where calibration and test differ in length."""
     found = results("rotations")
     found = summarise(found[(found["measure"] == "kl") & found["criterion"].isin(CHOSEN)])
-    found = found[found.groupby(["model", "documents"])["calibrated"].transform("nunique") > 1]
+    found = found[(found["sets"] == SETS) & (found.groupby("model")["calibrated"].transform("nunique") > 1)]
     rows = []
     for key, group in found.groupby(["model", "documents", "share", "criterion"], sort=False):
         wide = group.pivot_table(index="calibrated", columns="length", values="value")
@@ -162,10 +165,11 @@ def other_norms() -> str:
 ROTATIONS: dict[str, Callable[[], str]] = {
     "rotations, KL": partial(losses, "kl", (*CHOSEN, *OTHERS), CHOSEN),
     "rotations, controls": partial(losses, "kl", ("plan", *CONTROLS)),
-    "rotations, loss": partial(losses, "loss", (*CHOSEN, *OTHERS)),
-    "rotations, copies": partial(losses, "copy_loss", (*CHOSEN, *OTHERS[1:])),
-    "rotations, binding": partial(losses, "binding", (*CHOSEN, *OTHERS[1:])),
+    "rotations, loss": partial(losses, "loss", (*CHOSEN, *OTHERS), digits=2),
+    "rotations, copies": partial(losses, "copy_loss", (*CHOSEN, *OTHERS[1:]), digits=2),
+    "rotations, binding": partial(losses, "binding", (*CHOSEN, *OTHERS[1:]), digits=2),
     "plan per head against norm": partial(against, "plan per head", "norm"),
+    "shuffled heads, times": partial(times, "shuffled heads"),
     "plan against norm over the model": partial(against, "plan", "norm over the model"),
     "planning": planning,
     "effects and scores": relation,

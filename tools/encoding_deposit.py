@@ -30,10 +30,11 @@ from wherewhat.studies.encodings.settings import (
     EncodingSetting,
 )
 
-TO_THE_END = {name: replace(size, solved=None) for name, size in SIZES.items()}
+TESTED = 256  # sequences
+TO_THE_END = {name: replace(size, solved=None, tested=TESTED) for name, size in SIZES.items()}
 WANTED = [
     EncodingSetting("rope", "distance", seed, size=size, dropout=PAPER_RECIPE.dropout)
-    for size, seeds in ((FEW_SEQUENCES, 1), (LARGE_MODEL, 3), (LONG_TASK, 3))
+    for size, seeds in ((LONG_TASK, 3), (FEW_SEQUENCES, 1), (LARGE_MODEL, 3))
     for seed in range(seeds)
 ]
 
@@ -41,7 +42,7 @@ WANTED = [
 def over_training(setting: EncodingSetting, folder: Path) -> Iterator[dict[str, object]]:
     """One row per snapshot after the first step: accuracy, and what the most important head costs."""
     ((cell, trained, _),) = run_settings([setting], folder / "cells", sizes=TO_THE_END)
-    tokens, answers = held_out(cell.labels, cell.recipe, TO_THE_END[setting.size].tested)
+    tokens, answers = held_out(cell.labels, cell.recipe, TESTED)
     for snapshot, step in enumerate(trained["looks"].tolist()):
         if step == 0:
             continue

@@ -1,6 +1,6 @@
 """Where do models that were trained with dropout depend on it? Their accuracy with dropout at some places only.
 
-python tools/encoding_dropout.py --folder runs/encodings-medium results/dropout-places.parquet
+python tools/encoding_dropout.py --folder runs/encodings-medium    # adds its models to results/dropout-places.parquet
 python tools/encoding_dropout.py --torch    # NoPE on count by torch's own encoder and dropout, two seeds
 """
 
@@ -19,8 +19,10 @@ from wherewhat.files import read_tensors, write_table
 from wherewhat.lab.classifier import Classifier
 from wherewhat.lab.fit import batches, held_out
 from wherewhat.studies.encodings.runs import restore, training_cell
-from wherewhat.studies.encodings.settings import PAPER_RECIPE, SIZES, EncodingSetting, medium_settings
+from wherewhat.studies.encodings.settings import CLEAN, PAPER_RECIPE, SIZES, EncodingSetting, medium_settings
 
+KEYS = ["size", "encoding", "task", "seed"]
+BATCH = 2**16  # tokens in one forward pass
 LAYER = ("attention weights", "attention output", "hidden units", "MLP output")  # in the order of a forward pass
 NAMES = {  # in a block of ours: in torch's
     "attention.inward.": "self_attn.in_proj_", "attention_out": "self_attn.out_proj", "hidden_in": "linear1",
@@ -36,9 +38,9 @@ CONDITIONS = {
 class DropoutAt:
     """Dropout at some places of one forward pass."""
 
-    def __init__(self, places: tuple[str, ...], rate: float = PAPER_RECIPE.dropout) -> None:
+    def __init__(self, places: tuple[str, ...], rate: float = PAPER_RECIPE.dropout, seed: int = 0) -> None:
         self.places, self.rate, self.calls = places, rate, 0
-        self.random = torch.Generator().manual_seed(0)
+        self.random = torch.Generator().manual_seed(seed)
 
     def __call__(self, values: Tensor) -> Tensor:
         place = LAYER[(self.calls - 1) % len(LAYER)] if self.calls else "embeddings"
@@ -49,17 +51,28 @@ class DropoutAt:
 
 
 @torch.no_grad()
-def measure(folder: Path) -> Iterator[dict[str, object]]:
-    """What all finished small runs with dropout answer to the test sequences."""
+def measure(folder: Path, known: pd.DataFrame) -> Iterator[dict[str, object]]:
+    """What all finished clean runs with dropout that are not in the table answer to the test sequences."""
+    in_table = set(known[KEYS].itertuples(index=False, name=None))
     for setting in medium_settings():
         cell = training_cell(setting)
-        if setting.size != "small" or not (path := cell_path(folder / "cells", cell)).exists():
+        about = {name: getattr(setting, name) for name in KEYS}
+        if (
+            setting.variant != CLEAN
+            or tuple(about.values()) in in_table
+            or not (path := cell_path(folder / "cells", cell)).exists()
+        ):
             continue
         model = restore(cell, read_tensors(path))
-        tokens, answers = held_out(cell.labels, cell.recipe, SIZES["small"].tested)
+        tokens, answers = held_out(cell.labels, cell.recipe, SIZES[setting.size].tested)
         for condition, places in CONDITIONS.items():
-            about = {"encoding": setting.encoding, "task": setting.task, "seed": setting.seed, "dropout_at": condition}
-            yield about | shares(model(tokens, drop=DropoutAt(places)), answers)
+            if setting.size != "small" and condition not in ("nowhere", "everywhere"):
+                continue
+            logits = [
+                model(some, drop=DropoutAt(places, seed=at))
+                for at, some in enumerate(tokens.split(BATCH // tokens.shape[1]))
+            ]
+            yield about | {"dropout_at": condition} | shares(torch.cat(logits), answers)
 
 
 def shares(logits: Tensor, answers: Tensor) -> dict[str, float]:
@@ -112,15 +125,21 @@ def by_torch(seed: int) -> Iterator[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path, nargs="?", help="to write, with the ending .parquet")
+    parser.add_argument("--results", type=Path, default=Path("results/dropout-places.parquet"), help="the table")
     parser.add_argument("--folder", type=Path, default=Path("runs/encodings-medium"), help="of the trained models")
     parser.add_argument("--torch", action="store_true", help="train and test with torch's own encoder")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    if given.table is not None:
-        write_table(given.table, pd.DataFrame(measure(given.folder)))
     if given.torch:
         print(pd.DataFrame(row for seed in range(2) for row in by_torch(seed)).to_string(index=False))
+        return
+    known = pd.read_parquet(given.results) if given.results.exists() else pd.DataFrame(columns=KEYS)
+    found = pd.DataFrame(measure(given.folder, known))
+    if found.empty:
+        parser.error(
+            f"no new trained model in {given.folder}; `wherewhat reproduce encodings --size medium` trains them"
+        )
+    write_table(given.results, pd.concat([known, found], ignore_index=True))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from docs_encoding_sizes import SMALLEST_SHARE, noise
 from wherewhat.studies.multihop.runs import AUTHORS, EARLIER, RECIPES
 from wherewhat.words import count
 
@@ -293,14 +294,14 @@ ACCURACIES = (
     "differs: distance agrees in order (RoPE learns it, NoPE and, with dropout, ALiBi fail), but accuracies of 100 % do "
     "not; at counting RoPE is behind NoPE and latent attention ahead with dropout on 30 tokens only"
 )
-COUNT_BIAS = "not comparable: what fades is not known to us; with 101 counts, T5's bias is close to NoPE"
+COUNT_BIAS = "not comparable: what fades is not known to us; with dropout, T5's bias is behind NoPE in the test"
 DEPOSIT = (
     "differs: without dropout it is within the spread and not RoPE's alone; with dropout one head of RoPE matters on "
-    "120 tokens only, less than one of sinusoids, and none in the model of 6 x 16 heads"
+    "120 tokens, as much as one of sinusoids, and none in the model of 6 x 16 heads"
 )
 ONE_HEAD = "agrees"
-DILUTION = "differs: with dropout there is little to dilute; fewer rotary heads concentrate it"
-HYBRID = "not comparable: the paper's measure is not known to us; ours shows no jump after layer 2"
+DILUTION = "differs: on 30 tokens with dropout there is little to dilute; one or two rotary heads concentrate it"
+HYBRID = "not comparable: the paper's measure is not known to us; in ours, layer 0 displaces it and later layers do not"
 SIZES = {  # as in the column `size`: in words; all with dropout
     "small": "with dropout",
     "small model, published task": "and 120 tokens",
@@ -359,7 +360,9 @@ def _dilution(tables: Any) -> Found:
 
 def _hybrid(tables: Any) -> Found:
     layers = tables("encodings-layers").query("size == 'published model, small task' and task == 'distance'")
-    cosines = layers.groupby(["encoding", "layer"])["position_cosine_trained"].mean()
+    share = layers["position_share_trained"]
+    layers = layers.assign(cosine=layers["position_cosine_trained"] / noise(share))[share >= SMALLEST_SHARE]
+    cosines = layers.groupby(["encoding", "layer"])["cosine"].mean()
     shown = (
         f"{words} {', '.join(f'{value:.2f}' for value in cosines[name])}"
         for name, words in (("rope + sinusoidal", "hybrid"), ("sinusoidal", "sinusoids alone"))

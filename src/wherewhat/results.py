@@ -193,8 +193,11 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def save_prefixed(result: Result, prefix: str | Path, first: bool = True) -> None:
-    """Write each table to PREFIX-NAME.parquet; with `first`, the first one to PREFIX.parquet; None has no file."""
-    for name, path in _prefixed_paths(type(result), prefix, first).items():
+    """Write each table to PREFIX-NAME.parquet; with `first`, the first one to PREFIX.parquet; None has no file.
+
+    The first one is written last: what it lists is in all the others, even if writing is interrupted.
+    """
+    for name, path in reversed(_prefixed_paths(type(result), prefix, first).items()):
         if getattr(result, name) is not None:
             write_table(path, getattr(result, name))
 

@@ -121,7 +121,8 @@ def of_stream(model: Classifier, tokens: Int[Tensor, "B T"]) -> dict[str, Float[
 
     `position_share` is the share of the variance of the stream that is explained by the position of a token, without
     the share that chance explains (epsilon squared); `position_cosine` the cosine between the mean stream by position
-    and the positions that were added to the embeddings, NaN if there are none.
+    and the positions that were added to the embeddings, NaN if there are none. Noise of that mean lowers the cosine
+    where position explains little of the stream.
     """
     stream, context = model.begin(tokens)
     added = model.add_position(model.first_layer, torch.zeros_like(stream[:1]))[0]
