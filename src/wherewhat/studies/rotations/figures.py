@@ -108,5 +108,5 @@ def experiment_figure(summary: Any, labels: dict[str, str]) -> Figure:
                 panel.set_xlabel("planes kept")
         panels[row, 0].set_ylabel("KL, nats per token")
     handles, words = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, words, loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(handles, words, loc="outside lower center", ncols=2 if len(lengths) == 1 else 4, frameon=False)
     return figure
