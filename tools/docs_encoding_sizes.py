@@ -249,6 +249,7 @@ ENCODING_SIZES: dict[str, Callable[[], str]] = {
     "published model with dropout": partial(with_dropout, LARGE_MODEL, "distance"),
     "published size with dropout": partial(with_dropout, FEW_SEQUENCES, "distance"),
     "published model with flaws": with_flaws,
+    "deposit over training": over_training,
     "finished runs": counted,
     "larger runs with dropout in the test": larger_dropout,
     **{f"ALiBi, dropout {place}": partial(dropout_at, place) for place in ("nowhere", "everywhere")},

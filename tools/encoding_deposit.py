@@ -67,7 +67,8 @@ def main() -> None:
     table = pd.read_parquet(given.results) if given.results.exists() else pd.DataFrame(columns=["size", "seed"])
     for setting in WANTED:
         if not ((table["size"] == setting.size) & (table["seed"] == setting.seed)).any():
-            table = pd.concat([table, pd.DataFrame(over_training(setting, given.folder))], ignore_index=True)
+            found = pd.DataFrame(over_training(setting, given.folder))
+            table = pd.concat([table, found], ignore_index=True).astype(found.dtypes)
             write_table(given.results, table)
             print(table.tail(4).to_string(), flush=True)
 
