@@ -294,7 +294,7 @@ ACCURACIES = (
     "differs: distance agrees in order (RoPE learns it, NoPE and, with dropout, ALiBi fail), but accuracies of 100 % do "
     "not; at counting RoPE is behind NoPE and latent attention ahead with dropout on 30 tokens only"
 )
-COUNT_BIAS = "not comparable: what fades is not known to us; with dropout, T5's bias is behind NoPE in the test"
+COUNT_BIAS = "not comparable: what fades is not known to us; with dropout, T5's bias is behind NoPE on 30 tokens only"
 DEPOSIT = (
     "differs: without dropout it is within the spread and not RoPE's alone; with dropout one head of RoPE matters on "
     "120 tokens, as much as one of sinusoids, and none in the model of 6 x 16 heads"
