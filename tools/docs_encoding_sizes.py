@@ -97,7 +97,7 @@ def over_training() -> str:
     rows = [
         [TRAINED[str(size)], thousands(step), len(runs), span(runs["accuracy"]), span(runs["largest"]),
          span(runs["next"]), " or ".join(dict.fromkeys(str(one) for one in sorted(runs["layer"])))]
-        for (size, step), runs in results("encodings-deposit").groupby(["size", "step"], sort=False)
+        for (size, step), runs in results("deposit-training").groupby(["size", "step"], sort=False)
     ]  # fmt: skip
     return table("model, task | step | seeds | accuracy | largest drop | next head | layer", rows)
 

@@ -59,7 +59,7 @@ def over_training(setting: EncodingSetting, folder: Path) -> Iterator[dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/encodings-medium"))
-    parser.add_argument("--results", type=Path, default=Path("results/encodings-deposit.parquet"), help="the table")
+    parser.add_argument("--results", type=Path, default=Path("results/deposit-training.parquet"), help="the table")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
