@@ -263,16 +263,16 @@ def test_training_with_a_plan_in_force_keeps_what_it_froze(tmp_path: Path, monke
 @pytest.mark.weights
 def test_an_experiment_resumes_from_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wherewhat.studies.rotations.experiment.SETS", 2)
-    monkeypatch.setattr("wherewhat.studies.rotations.experiment.TOKENS", 64)
     model = str(weights(STORIES))
-    trials = list(experiment(model, tmp_path, lengths=[16, 32]))
+    trials = list(experiment(model, tmp_path, lengths=[16, 32], tokens=64))
     assert len(trials) == 2 * (2 + 2 + 2)  # sets; text and tasks of two lengths; text across lengths
     rows = pd.concat(trials, ignore_index=True)
-    assert not list(experiment(model, tmp_path, lengths=[16, 32], known=rows))
+    assert not list(experiment(model, tmp_path, lengths=[16, 32], tokens=64, known=rows))
     for lost in (3, -1):  # tasks, and text across lengths
-        (again,) = experiment(model, tmp_path, lengths=[16, 32], known=pd.concat(trials[:lost] + trials[lost:][1:]))
+        known = pd.concat(trials[:lost] + trials[lost:][1:])
+        (again,) = experiment(model, tmp_path, lengths=[16, 32], tokens=64, known=known)
         pd.testing.assert_frame_equal(again, trials[lost])
-    rows = rows.query("length == 32 and calibrated == 32")
+    rows = rows.query("length == 16 and calibrated == 16")
     table: Any = summarise(rows).query("measure == 'kl' and share == 2")
     kl = table.set_index("criterion")["value"].to_dict()
     assert kl["plan"] < min(kl["random"], kl["shuffled heads"])

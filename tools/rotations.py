@@ -21,7 +21,7 @@ from wherewhat.cli.output import quiet_libraries
 from wherewhat.files import write_table
 from wherewhat.prompts import Prompt, binding
 from wherewhat.prompts.request import pairs_that_fit
-from wherewhat.studies.rotations.experiment import LENGTHS, experiment
+from wherewhat.studies.rotations.experiment import LENGTHS, TOKENS, experiment
 from wherewhat.studies.rotations.finetune import finetune
 from wherewhat.studies.rotations.relation import relation
 from wherewhat.tracing.load import open_model
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--folder", type=Path, default=Path("runs/rotations"))
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="read per set, or one document if it is longer")
     parser.add_argument("--own", action="store_true", help="documents that the model writes itself")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--results", type=Path, default=Path("results/rotations.parquet"), help="the table")
@@ -74,7 +75,10 @@ def main() -> None:
             write_table(given.finetune, found)
             continue
         table = pd.read_parquet(given.results) if given.results.exists() else None
-        for rows in experiment(model, given.folder, own=given.own, lengths=given.lengths, known=table, say=say):
+        trials = experiment(
+            model, given.folder, own=given.own, lengths=given.lengths, tokens=given.tokens, known=table, say=say
+        )
+        for rows in trials:
             table = rows if table is None else pd.concat([table, rows], ignore_index=True)
             write_table(given.results, table)
             if monotonic() - begun > 60 * given.minutes:

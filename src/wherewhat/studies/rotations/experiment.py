@@ -8,8 +8,7 @@ can be made again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import permutations
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ SHARES = (2, 4, 8)  # one half, a quarter, an eighth of the planes are kept
 SETS = 5
 TOKENS = 1024  # read per set, or one document if it is longer
 VERSION = 1  # of the trials; rows of another version are not reused
-FIXED = ("highest", "uniform", "random")  # compared on text and tasks; the rest, and the controls, on text only
+FIXED = ("highest", "uniform", "random")
 
 
 @dataclass(frozen=True)
@@ -63,31 +62,33 @@ class Trial:
 
 
 def trials(lengths: Sequence[int]) -> Iterator[Trial]:
-    """First what is calibrated and tested at one length, text before tasks, short before long; then across lengths,
-    the most different ones first."""
-    for length in lengths:
-        for kind in ("text", "tasks"):
-            yield from (Trial(number, length, length, kind) for number in range(SETS))
-    for one, other in sorted(permutations(lengths, 2), key=lambda pair: min(pair) / max(pair)):
-        yield from (Trial(number, one, other) for number in range(SETS))
+    """Tasks at the shortest length, text at every length, text across the shortest and the longest, longer tasks."""
+    shortest, *longer = sorted(lengths)
+    order = [(shortest, shortest, "text"), (shortest, shortest, "tasks")]
+    order += [(length, length, "text") for length in longer]
+    order += [(one, other, "text") for one, other in ((shortest, longer[-1]), (longer[-1], shortest))] if longer else []
+    order += [(length, length, "tasks") for length in longer]
+    yield from (Trial(number, *which) for which in order for number in range(SETS))
 
 
 class Experiment:
     """One model on the packaged documents, or on samples that it wrote itself."""
 
-    def __init__(self, model: str, folder: Path, own: bool = False, lengths: Sequence[int] = LENGTHS) -> None:
+    def __init__(
+        self, model: str, folder: Path, own: bool = False, lengths: Sequence[int] = LENGTHS, tokens: int = TOKENS
+    ) -> None:
         opened = open_model(model)
         self.model, self.tokenizer, self.name = opened.model, opened.tokenizer, opened.short_name
-        self.folder, self.own = folder, own
+        self.folder, self.own, self.tokens = folder, own, tokens
         context = stated_context(self.model) or max(lengths)
-        self.lengths = [length for length in lengths if length <= context]
+        self.lengths = sorted(length for length in lengths if length <= context)
         self.identity = (model_hash(self.model), dtype_name(self.model))
         self.calibrations: dict[tuple[int, int, bool], Calibration] = {}
         self.texts = [tokens_of(self.tokenizer, text) for text in packaged_documents().values()]
 
     def documents(self, number: int, length: int) -> list[Ids]:
         """The documents of a set."""
-        count = max(1, TOKENS // length)
+        count = max(1, self.tokens // length)
         if not self.own:
             return cut(self.tokenizer, self.texts[number % SETS], length, count)
         cell = SampleCell(*self.identity, count, length, number % SETS)
@@ -108,10 +109,11 @@ class Experiment:
         return documents if in_order else [shuffled_text(one, first, number) for one in documents]
 
     def plans(self, trial: Trial) -> dict[tuple[str, int], Kept]:
-        """By criterion and share of planes; most baselines and all controls only on text, where calibration and test
-        have one length."""
+        """By criterion and share of planes: fewer criteria at longer lengths and on tasks, where they cost more, and
+        three of them across lengths."""
         found = self.calibration(trial.number, trial.calibrated)
-        matched = trial.calibrated == trial.length
+        matched, shortest = trial.calibrated == trial.length, trial.length == self.lengths[0]
+        text = trial.kind == "text"
         kept: dict[tuple[str, int], Kept] = {}
         for share in SHARES:
             keep = found.effect.shape[-1] // share
@@ -119,9 +121,11 @@ class Experiment:
             kept["plan per head", share] = most_needed(found.effect, keep, "head")
             kept["norm", share] = baseline("norm", found.norm, keep)
             if matched:
-                kept |= {(name, share): baseline(name, found.norm, keep, trial.number) for name in FIXED}
-            if matched and trial.kind == "text":
+                fixed = FIXED if text or shortest else ("highest",)
+                kept |= {(name, share): baseline(name, found.norm, keep, trial.number) for name in fixed}
+            if matched and text:
                 kept["norm over the model", share] = most_needed(found.norm, keep, "model")
+            if matched and text and shortest:
                 kept["lowest", share] = baseline("lowest", found.norm, keep)
                 kept["shuffled heads", share] = most_needed(shuffled(found.effect, trial.number), keep, "model")
                 control = self.calibration(trial.number, trial.calibrated, in_order=False)
@@ -129,9 +133,11 @@ class Experiment:
         return kept
 
     def material(self, trial: Trial) -> Material:
+        """Longer lists cost as much as text and have one question each: binding is asked at the shortest length."""
         if trial.kind == "text":
             return Material(documents=torch.tensor(self.documents(trial.number + 1, trial.length)))
-        return tasks(self.tokenizer, trial.length, max(1, TOKENS // trial.length), trial.number)
+        found = tasks(self.tokenizer, trial.length, max(1, self.tokens // trial.length), trial.number)
+        return found if trial.length == self.lengths[0] else replace(found, asked=())
 
     def run(self, trial: Trial) -> pd.DataFrame:
         """The rows of a trial."""
@@ -164,11 +170,11 @@ class Experiment:
 
 def experiment(
     model: str, folder: str | Path, *, own: bool = False, lengths: Sequence[int] = LENGTHS,
-    known: pd.DataFrame | None = None, say: Say = ignore_sentence,
+    tokens: int = TOKENS, known: pd.DataFrame | None = None, say: Say = ignore_sentence,
 ) -> Iterator[pd.DataFrame]:  # fmt: skip
     """Every trial of one model that is not in the table of `known` rows: one row per document, sequence or prompt and
     measure."""
-    running = Experiment(model, Path(folder), own, lengths)
+    running = Experiment(model, Path(folder), own, lengths, tokens)
     for trial in trials(running.lengths):
         if known is None or not running.in_table(trial, known):
             yield running.run(trial)
