@@ -265,14 +265,14 @@ def test_an_experiment_resumes_from_its_table(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("wherewhat.studies.rotations.experiment.SETS", 2)
     model = str(weights(STORIES))
     trials = list(experiment(model, tmp_path, lengths=[16, 32], tokens=64))
-    assert len(trials) == 2 * (2 + 2 + 2)  # sets; text and tasks of two lengths; text across lengths
+    assert len(trials) == 2 * (2 + 2 + 2 + 1)  # sets; text and tasks of two lengths; text across lengths; copies
     rows = pd.concat(trials, ignore_index=True)
     assert not list(experiment(model, tmp_path, lengths=[16, 32], tokens=64, known=rows))
-    for lost in (3, -1):  # tasks, and text across lengths
+    for lost in (3, 7, -1):  # tasks, text across lengths, copies
         known = pd.concat(trials[:lost] + trials[lost:][1:])
         (again,) = experiment(model, tmp_path, lengths=[16, 32], tokens=64, known=known)
         pd.testing.assert_frame_equal(again, trials[lost])
-    rows = rows.query("length == 16 and calibrated == 16")
+    rows = rows.query("length == 16 and calibrated == 16 and documents == 'packaged'")
     table: Any = summarise(rows).query("measure == 'kl' and share == 2")
     kl = table.set_index("criterion")["value"].to_dict()
     assert kl["plan"] < min(kl["random"], kl["shuffled heads"])

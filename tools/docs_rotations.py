@@ -23,10 +23,15 @@ CHOSEN, OTHERS = ("plan", "plan per head", "norm"), ("norm over the model", "hig
 CONTROLS = ("shuffled text", "shuffled heads", "lowest")
 
 
+def on_text() -> pd.DataFrame:
+    """What was calibrated on text."""
+    return results("rotations").query("documents != 'copies'")
+
+
 @cache
 def summary() -> pd.DataFrame:
     """Means over the five sets where calibration and test have one length, of what is finished."""
-    found = summarise(results("rotations").query("calibrated == length"))
+    found = summarise(on_text().query("calibrated == length"))
     return found[found["sets"] == SETS]
 
 
@@ -36,7 +41,7 @@ def label(model: str, documents: str) -> str:
 
 def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (), digits: int = 3) -> str:
     """A measure by model, length and share of planes kept, one column per criterion; of KL and loss on text, the lowest
-    is bold."""
+    is bold. Lengths at which none of the criteria was measured but the plan are left out."""
     found = summary()
     found = found[(found["measure"] == measure) & found["criterion"].isin(["none", *criteria])]
     text = measure in ("kl", "loss")
@@ -46,9 +51,14 @@ def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (),
     rows = []
     for key, group in found.query("share > 1").groupby(BY, sort=False):
         by = group.set_index("criterion")
+        if len(by) == 1:
+            continue
         best = f"{by['value'].min():.{digits}f}" if text else ""
         cells = [f"{plain[key[:3]]:.{digits}f}"] if measure != "kl" else []
         for name in criteria:
+            if name not in by.index:
+                cells.append("")
+                continue
             value = f"{by['value'][name]:.{digits}f}"
             around = f" ({by['low'][name]:.{digits}f} to {by['high'][name]:.{digits}f})" if name in intervals else ""
             cells.append((f"**{value}**" if value == best else value) + around)
@@ -58,7 +68,7 @@ def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (),
 
 def against(one: str, other: str) -> str:
     """By how much a criterion has a lower KL than another on the same documents, averaged within each set."""
-    found = results("rotations").query("measure == 'kl' and calibrated == length and share > 1")
+    found = on_text().query("measure == 'kl' and calibrated == length and share > 1")
     sets = found.groupby([*BY, "set", "criterion"], sort=False)["value"].mean().unstack("criterion")
     rows = []
     for key, values in (sets[other] - sets[one]).groupby(BY, sort=False):
@@ -74,23 +84,25 @@ def against(one: str, other: str) -> str:
 def times(criterion: str) -> str:
     """How many times the KL of the plan a criterion has, over models and shares."""
     found = summary().query("measure == 'kl' and share > 1").set_index([*BY, "criterion"])["value"].unstack()
-    return span(found[criterion] / found["plan"], ".2g")
+    return span((found[criterion] / found["plan"]).dropna(), ".2g")
 
 
 def across() -> str:
-    """KL where calibration and test differ in length."""
-    found = results("rotations")
+    """KL at the shortest and the longest length, by the length that the plan was calibrated at."""
+    found = on_text()
     found = summarise(found[(found["measure"] == "kl") & found["criterion"].isin(CHOSEN)])
     found = found[(found["sets"] == SETS) & (found.groupby("model")["calibrated"].transform("nunique") > 1)]
-    rows = []
-    for key, group in found.groupby(["model", "documents", "share", "criterion"], sort=False):
-        wide = group.pivot_table(index="calibrated", columns="length", values="value")
-        for calibrated, values in wide.reindex(columns=LENGTHS).iterrows():
-            cells = ["" if pd.isna(value) else f"{value:.3f}" for value in values]
-            rows.append([label(*key[:2]), f"1/{key[2]}", key[3], thousands(calibrated), *cells])
-    return table(
-        " | ".join(["model", "kept", "criterion", "calibrated at", *(f"tested at {one:,}" for one in LENGTHS)]), rows
-    )
+    short, long = min(LENGTHS), max(LENGTHS)
+    pairs = [(short, short), (short, long), (long, long), (long, short)]  # calibrated at, tested at
+    wide = found.pivot_table(
+        index=["model", "share", "criterion"], columns=["length", "calibrated"], values="value", sort=False
+    ).reindex(columns=pairs)
+    rows = [
+        [label(model, ""), f"1/{share}", criterion, *("" if pd.isna(value) else f"{value:.3f}" for value in values)]
+        for (model, share, criterion), values in zip(wide.index, wide.to_numpy(), strict=True)
+    ]
+    header = [f"tested at {length:,}, calibrated at {calibrated:,}" for length, calibrated in pairs]
+    return table(" | ".join(["model", "kept", "criterion", *header]), rows)
 
 
 def finetuned() -> str:

@@ -57,16 +57,21 @@ class TrialCell:
     version: int = 1
 
 
-def tasks(tokenizer: Any, length: int, samples: int, seed: int) -> Material:
-    """Random tokens and their copy, together `length` tokens, and lists of as many pairs as fit into them."""
+def copies(tokenizer: Any, length: int, samples: int, seed: int) -> Int[Tensor, "B T"]:
+    """Random tokens and their copy, together `length` tokens."""
     repeated = repeats(tokenizer, (length - 2) // 2, samples, seed)
-    copies = torch.tensor([[*prompt.ids, prompt.answer] for prompt in repeated])
+    return torch.tensor([[*prompt.ids, prompt.answer] for prompt in repeated])
+
+
+def tasks(tokenizer: Any, length: int, samples: int, seed: int) -> Material:
+    """Random tokens and their copy, and lists of as many pairs as fit into `length` tokens."""
 
     def lists(pairs: int) -> list[Prompt]:
         return binding(tokenizer, pairs, samples, seed)
 
     asked = lists(pairs_that_fit(lists, length, min(MOST_PAIRS, max(2, length // 3))))  # 3 tokens per pair or more
-    return Material(copies=copies, asked=tuple(asked) if longest(asked) <= length else ())
+    fitting = tuple(asked) if longest(asked) <= length else ()
+    return Material(copies=copies(tokenizer, length, samples, seed), asked=fitting)
 
 
 def digest_of_plans(plans: Sequence[Kept]) -> str:

@@ -26,7 +26,7 @@ from ...tracing.offload import entry_device
 from ...tracing.self_check import stated_context
 from ..stats import mean_interval
 from .calibrate import Calibration, Ids, calibrate, cut, opening, shuffled_text, tokens_of
-from .evaluate import Material, measure_plans, tasks
+from .evaluate import Material, copies, measure_plans, tasks
 from .plan import Kept, baseline, most_needed, shuffled
 
 LENGTHS = (256, 1024, 2048)
@@ -50,7 +50,8 @@ class SampleCell:
 
 @dataclass(frozen=True)
 class Trial:
-    """Calibrated on one set at one length, tested on the next set: text, or copying and binding."""
+    """Calibrated on one set at one length, tested on the next set: text, or copying and binding. Trials of the kind
+    "copies" are calibrated on other random tokens and their copy, and tested on both."""
 
     number: int  # of the set
     calibrated: int
@@ -62,12 +63,13 @@ class Trial:
 
 
 def trials(lengths: Sequence[int]) -> Iterator[Trial]:
-    """Tasks at the shortest length, text at every length, text across the shortest and the longest, longer tasks."""
+    """Text at every length, text across the shortest and the longest, tasks at every length, plans for copies."""
     shortest, *longer = sorted(lengths)
     order = [(shortest, shortest, "text"), (shortest, shortest, "tasks")]
     order += [(length, length, "text") for length in longer]
     order += [(one, other, "text") for one, other in ((shortest, longer[-1]), (longer[-1], shortest))] if longer else []
     order += [(length, length, "tasks") for length in longer]
+    order += [(shortest, shortest, "copies")]
     yield from (Trial(number, *which) for which in order for number in range(SETS))
 
 
@@ -83,12 +85,16 @@ class Experiment:
         context = stated_context(self.model) or max(lengths)
         self.lengths = sorted(length for length in lengths if length <= context)
         self.identity = (model_hash(self.model), dtype_name(self.model))
-        self.calibrations: dict[tuple[int, int, bool], Calibration] = {}
+        self.calibrations: dict[tuple[int, int, str], Calibration] = {}
         self.texts = [tokens_of(self.tokenizer, text) for text in packaged_documents().values()]
+
+    def count(self, length: int) -> int:
+        """How many documents or sequences of this length a set has."""
+        return max(1, self.tokens // length)
 
     def documents(self, number: int, length: int) -> list[Ids]:
         """The documents of a set."""
-        count = max(1, self.tokens // length)
+        count = self.count(length)
         if not self.own:
             return cut(self.tokenizer, self.texts[number % SETS], length, count)
         cell = SampleCell(*self.identity, count, length, number % SETS)
@@ -98,19 +104,27 @@ class Experiment:
     def sample(self, cell: SampleCell) -> dict[str, Tensor]:
         return {"ids": sample(self.model, self.tokenizer, cell.number, cell.tokens, cell.seed)}
 
-    def calibration(self, number: int, length: int, in_order: bool = True) -> Calibration:
-        key = (number, length, in_order)
+    def calibration(self, number: int, length: int, on: str = "text") -> Calibration:
+        """On text, on shuffled text, or on copies."""
+        key = (number, length, on)
         if key not in self.calibrations:
             self.calibrations[key] = calibrate(self.model, self._calibrated_on(*key), self.folder)
         return self.calibrations[key]
 
-    def _calibrated_on(self, number: int, length: int, in_order: bool) -> list[Ids]:
+    def _calibrated_on(self, number: int, length: int, on: str) -> list[Ids]:
+        if on == "copies":
+            return [tuple(row) for row in self.copies(SETS + number, length).tolist()]
         first, documents = len(opening(self.tokenizer)), self.documents(number, length)
-        return documents if in_order else [shuffled_text(one, first, number) for one in documents]
+        return documents if on == "text" else [shuffled_text(one, first, number) for one in documents]
+
+    def copies(self, seed: int, length: int) -> Tensor:
+        return copies(self.tokenizer, length, self.count(length), seed)
 
     def plans(self, trial: Trial) -> dict[tuple[str, int], Kept]:
         """By criterion and share of planes: fewer criteria at longer lengths and on tasks, where they cost more, and
         three of them across lengths."""
+        if trial.kind == "copies":
+            return self.plans_for_copies(trial)
         found = self.calibration(trial.number, trial.calibrated)
         matched, shortest = trial.calibrated == trial.length, trial.length == self.lengths[0]
         text = trial.kind == "text"
@@ -128,16 +142,28 @@ class Experiment:
             if matched and text and shortest:
                 kept["lowest", share] = baseline("lowest", found.norm, keep)
                 kept["shuffled heads", share] = most_needed(shuffled(found.effect, trial.number), keep, "model")
-                control = self.calibration(trial.number, trial.calibrated, in_order=False)
+                control = self.calibration(trial.number, trial.calibrated, "shuffled text")
                 kept["shuffled text", share] = most_needed(control.effect, keep, "model")
         return kept
 
+    def plans_for_copies(self, trial: Trial) -> dict[tuple[str, int], Kept]:
+        """By their effect on copies alone, and on copies and text together."""
+        on = self.calibration(trial.number, trial.calibrated, "copies").effect
+        both = on + self.calibration(trial.number, trial.calibrated).effect
+        return {
+            (name + suffix, share): most_needed(effect, effect.shape[-1] // share, budget)
+            for share in SHARES
+            for suffix, effect in (("", on), (" for both", both))
+            for name, budget in (("plan", "model"), ("plan per head", "head"))
+        }
+
     def material(self, trial: Trial) -> Material:
         """Longer lists cost as much as text and have one question each: binding is asked at the shortest length."""
-        if trial.kind == "text":
-            return Material(documents=torch.tensor(self.documents(trial.number + 1, trial.length)))
-        found = tasks(self.tokenizer, trial.length, max(1, self.tokens // trial.length), trial.number)
-        return found if trial.length == self.lengths[0] else replace(found, asked=())
+        if trial.kind == "tasks":
+            found = tasks(self.tokenizer, trial.length, self.count(trial.length), trial.number)
+            return found if trial.length == self.lengths[0] else replace(found, asked=())
+        documents = torch.tensor(self.documents(trial.number + 1, trial.length))
+        return Material(documents, self.copies(trial.number, trial.length) if trial.kind == "copies" else None)
 
     def run(self, trial: Trial) -> pd.DataFrame:
         """The rows of a trial."""
@@ -157,7 +183,8 @@ class Experiment:
         """What the rows of a trial have in common."""
         weights, dtype = self.identity
         about = {"model": self.name, "weights": weights, "dtype": dtype, "version": VERSION}
-        about |= {"documents": "own samples" if self.own else "packaged", "set": trial.number}
+        documents = "copies" if trial.kind == "copies" else "own samples" if self.own else "packaged"
+        about |= {"documents": documents, "set": trial.number}
         return about | {"calibrated": trial.calibrated, "length": trial.length}
 
     def in_table(self, trial: Trial, known: pd.DataFrame) -> bool:
@@ -176,6 +203,8 @@ def experiment(
     measure."""
     running = Experiment(model, Path(folder), own, lengths, tokens)
     for trial in trials(running.lengths):
+        if own and trial.kind == "copies":
+            continue
         if known is None or not running.in_table(trial, known):
             yield running.run(trial)
             say(f"{running.name}: {trial}")
