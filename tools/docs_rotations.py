@@ -13,8 +13,10 @@ from wherewhat.core.kinds import kind
 from wherewhat.studies.rotations.experiment import LENGTHS, SETS, summarise
 from wherewhat.studies.stats import mean_interval
 
-LABELS = {
+LABELS = {  # by name in the tables, in the order of the pages
+    "stories15M": "stories15M",
     "SmolLM2-135M-Instruct.Q4_1": "SmolLM2-135M",
+    "gemma-3-270m": "gemma-3-270m",
     "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B",
 }
 BY = ["model", "documents", "length", "share"]
@@ -23,9 +25,18 @@ CHOSEN, OTHERS = ("plan", "plan per head", "norm"), ("norm over the model", "hig
 CONTROLS = ("shuffled text", "shuffled heads", "lowest")
 
 
+@cache
+def trials() -> pd.DataFrame:
+    """All rows, in the order of the pages."""
+    found = results("rotations")
+    models, documents = [*LABELS], ["packaged", "own samples", "copies"]
+    ordered = found.assign(model=found["model"].map(models.index), documents=found["documents"].map(documents.index))
+    return found.loc[ordered.sort_values(BY, kind="stable").index]
+
+
 def on_text() -> pd.DataFrame:
     """What was calibrated on text."""
-    return results("rotations").query("documents != 'copies'")
+    return trials().query("documents != 'copies'")
 
 
 @cache
@@ -36,7 +47,13 @@ def summary() -> pd.DataFrame:
 
 
 def label(model: str, documents: str) -> str:
-    return LABELS.get(model, model) + (", own samples" if documents == "own samples" else "")
+    return LABELS[model] + (", own samples" if documents == "own samples" else "")
+
+
+def written(value: float, digits: int = 3) -> str:
+    """With this many decimals, or one digit other than 0."""
+    rounded = f"{value:.{digits}f}"
+    return f"{value:.1g}" if value and not float(rounded) else rounded
 
 
 def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (), digits: int = 3) -> str:
@@ -53,31 +70,48 @@ def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (),
         by = group.set_index("criterion")
         if len(by) == 1:
             continue
-        best = f"{by['value'].min():.{digits}f}" if text else ""
+        best = written(by["value"].min(), digits) if text else ""
         cells = [f"{plain[key[:3]]:.{digits}f}"] if measure != "kl" else []
         for name in criteria:
             if name not in by.index:
                 cells.append("")
                 continue
-            value = f"{by['value'][name]:.{digits}f}"
-            around = f" ({by['low'][name]:.{digits}f} to {by['high'][name]:.{digits}f})" if name in intervals else ""
+            value, low, high = (written(by[column][name], digits) for column in ("value", "low", "high"))
+            around = f" ({low} to {high})" if name in intervals else ""
             cells.append((f"**{value}**" if value == best else value) + around)
         rows.append([label(*key[:2]), thousands(key[2]), f"1/{key[3]}", *cells])
     return table(header, rows)
 
 
+def kl_of_sets() -> pd.DataFrame:
+    """KL of every finished set, one column per criterion; calibration and test have one length."""
+    found = on_text().query("measure == 'kl' and calibrated == length and share > 1")
+    found = found[found.groupby(BY)["set"].transform("nunique") == SETS]
+    return found.groupby([*BY, "set", "criterion"], sort=False)["value"].mean().unstack("criterion")
+
+
+def wins(one: str, other: str) -> str:
+    """In how many sets a criterion has a lower KL than another."""
+    sets = kl_of_sets()
+    return f"{(sets[one] < sets[other]).sum()} of {len(sets)}"
+
+
+def best() -> str:
+    """In how many rows of the table of KL a plan is best."""
+    means = kl_of_sets()[[*CHOSEN, *OTHERS]].groupby(BY, sort=False).mean()
+    return f"{means.idxmin(axis=1).isin(CHOSEN[:2]).sum()} of {len(means)}"
+
+
 def against(one: str, other: str) -> str:
     """By how much a criterion has a lower KL than another on the same documents, averaged within each set."""
-    found = on_text().query("measure == 'kl' and calibrated == length and share > 1")
-    sets = found.groupby([*BY, "set", "criterion"], sort=False)["value"].mean().unstack("criterion")
+    sets = kl_of_sets()
     rows = []
     for key, values in (sets[other] - sets[one]).groupby(BY, sort=False):
-        if len(values) == SETS:
-            mean, low, high = mean_interval(values)
-            rows.append(
-                [label(*key[:2]), thousands(key[2]), f"1/{key[3]}", f"{mean:.3f}", f"{low:.3f} to {high:.3f}",
-                 f"{(values > 0).sum()} of {SETS}"]
-            )  # fmt: skip
+        mean, low, high = mean_interval(values)
+        rows.append(
+            [label(*key[:2]), thousands(key[2]), f"1/{key[3]}", written(mean), f"{written(low)} to {written(high)}",
+             f"{(values > 0).sum()} of {SETS}"]
+        )  # fmt: skip
     return table("model | tokens | kept | KL reduction | 95 % interval | sets with lower KL", rows)
 
 
@@ -98,11 +132,35 @@ def across() -> str:
         index=["model", "share", "criterion"], columns=["length", "calibrated"], values="value", sort=False
     ).reindex(columns=pairs)
     rows = [
-        [label(model, ""), f"1/{share}", criterion, *("" if pd.isna(value) else f"{value:.3f}" for value in values)]
+        [label(model, ""), f"1/{share}", criterion, *("" if pd.isna(value) else written(value) for value in values)]
         for (model, share, criterion), values in zip(wide.index, wide.to_numpy(), strict=True)
     ]
     header = [f"tested at {length:,}, calibrated at {calibrated:,}" for length, calibrated in pairs]
     return table(" | ".join(["model", "kept", "criterion", *header]), rows)
+
+
+def for_copies() -> str:
+    """Loss on copies and KL on text, by what the plan was calibrated on."""
+    found = summarise(trials().query("calibrated == length and share > 1 and measure in ['copy_loss', 'kl']"))
+    found = found[(found["sets"] == SETS) & (found["length"] == min(LENGTHS)) & (found["documents"] != "own samples")]
+    both = found["criterion"].str.endswith(" for both")
+    found["on"] = found["documents"].mask(both, "both")
+    found["budget"] = found["criterion"].str.removesuffix(" for both")
+    able = found[(found["on"] == "copies") & (found["model"] != "stories15M")]
+    found = found[found["budget"].isin(CHOSEN[:2]) & found["model"].isin(able["model"])]
+    columns = [(measure, on) for measure in ("copy_loss", "kl") for on in ("packaged", "copies", "both")]
+    wide = found.pivot_table(
+        index=["model", "share", "budget"], columns=["measure", "on"], values="value", sort=False
+    ).reindex(columns=columns)
+    digits = (2, 2, 2, 3, 3, 3)
+    rows = [
+        [label(model, ""), f"1/{share}", budget, *(written(*pair) for pair in zip(values, digits, strict=True))]
+        for (model, share, budget), values in zip(wide.index, wide.to_numpy(), strict=True)
+    ]
+    measures = [
+        f"{name}, calibrated on {on}" for name in ("copy loss", "KL on text") for on in ("text", "copies", "both")
+    ]
+    return table(" | ".join(["model", "kept", "budget", *measures]), rows)
 
 
 def finetuned() -> str:
@@ -113,7 +171,7 @@ def finetuned() -> str:
         by = group.set_index("step")
         steps = [step for step in (0, 50, 100, 300) if step in by.index]
         rows.append(
-            [criterion, *(f"{by['kl'][step]:.3f}" for step in steps), *(f"{by['loss'][step]:.3f}" for step in steps)]
+            [criterion, *(written(by["kl"][step]) for step in steps), *(f"{by['loss'][step]:.3f}" for step in steps)]
         )
     header = [f"{name} at step {step}" for name in ("KL", "loss") for step in steps]
     return table(" | ".join(["kept by", *header]), rows)
@@ -181,8 +239,16 @@ ROTATIONS: dict[str, Callable[[], str]] = {
     "rotations, copies": partial(losses, "copy_loss", (*CHOSEN, *OTHERS[1:]), digits=2),
     "rotations, binding": partial(losses, "binding", (*CHOSEN, *OTHERS[1:]), digits=2),
     "plan per head against norm": partial(against, "plan per head", "norm"),
+    "rows where a plan is best": best,
+    "plan per head against norm, sets": partial(wins, "plan per head", "norm"),
+    "plan against norm over the model, sets": partial(wins, "plan", "norm over the model"),
+    "plan against highest, sets": partial(wins, "plan", "highest"),
     "shuffled heads, times": partial(times, "shuffled heads"),
+    "shuffled text, times": partial(times, "shuffled text"),
     "plan against norm over the model": partial(against, "plan", "norm over the model"),
+    "rotations, across lengths": across,
+    "rotations, for copies": for_copies,
+    "rotations, finetuned": finetuned,
     "planning": planning,
     "effects and scores": relation,
     "effect of unfocused planes": partial(effect_of, "unfocused", 1),

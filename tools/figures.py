@@ -27,7 +27,7 @@ from wherewhat.studies.multihop.figures import discrepancy_figure, geometry_figu
 from wherewhat.studies.multihop.geometry import geometry
 from wherewhat.studies.multihop.paper import MultihopResults
 from wherewhat.studies.multihop.runs import AUTHORS
-from wherewhat.studies.rotations.experiment import summarise
+from wherewhat.studies.rotations.experiment import SETS, summarise
 from wherewhat.studies.rotations.figures import experiment_figure
 from wherewhat.studies.sweep.figures import FIGURES as OF_ANGLES
 from wherewhat.studies.sweep.figures import by_task
@@ -63,7 +63,7 @@ def multihop(draw: Callable[..., Figure], task: str) -> Figure:
 def rotations() -> Figure:
     """The experiment on the packaged documents; stories15M takes 256 tokens only."""
     found = summarise(pd.read_parquet(TABLES / "rotations.parquet").query("documents == 'packaged'"))
-    return experiment_figure(found, {name: LABELS.get(name, name) for name in found["model"].unique()})
+    return experiment_figure(found[found["sets"] == SETS], LABELS)
 
 
 def planes_in_use() -> Figure:

@@ -88,7 +88,7 @@ def experiment_figure(summary: Any, labels: dict[str, str]) -> Figure:
     """
     found: Any = summary.query("measure == 'kl' and calibrated == length and share > 1")
     names, lengths = [one for one in labels if one in set(found["model"])], sorted(found["length"].unique())
-    figure = new_figure(1.2 + 1.9 * len(lengths), 0.6 + 1.8 * len(names))
+    figure = new_figure(1.2 + 1.9 * len(lengths), 0.6 + 1.95 * len(names))
     panels = figure.subplots(len(names), len(lengths), squeeze=False, sharex=True, sharey="row")
     for row, name in enumerate(names):
         for column, length in enumerate(lengths):
@@ -101,7 +101,7 @@ def experiment_figure(summary: Any, labels: dict[str, str]) -> Figure:
                 at = np.log2(line["share"])
                 panel.plot(at, line["value"], color=colour, ls=style, lw=width, label=criterion)
                 panel.fill_between(at, line["low"], line["high"], color=colour, alpha=0.15, lw=0)
-            panel.set(yscale="log", title=f"{labels[name]}, {length:,} tokens")
+            panel.set(yscale="log", title=f"{labels[name]}\n{length:,} tokens")
             shares = sorted(here["share"].unique())
             panel.set_xticks(np.log2(shares), [f"1/{share}" for share in shares])
             if row == len(names) - 1:
