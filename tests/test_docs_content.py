@@ -116,6 +116,19 @@ def test_the_finding_of_the_readme_is_that_of_the_table():
     assert f"it answers {own}; without ten others of the same layers, {drawn.min()} to {drawn.max()}." in said
 
 
+def test_the_claim_of_the_readme_about_rotations_is_that_of_the_table():
+    table = pd.read_parquet(ROOT / "results" / "rotations.parquet")
+    half = table.query("share == 2 and calibrated == length and documents != 'copies' and criterion == 'plan'")
+    by = ["model", "documents", "length", "measure", "set"]
+    means = half.groupby(by)["value"].mean().groupby(by[:-1]).mean()
+    kl, copies = means.xs("kl", level="measure"), means.xs("copy_loss", level="measure")
+    plain = table.query("criterion == 'none' and measure == 'copy_loss' and documents != 'copies'")
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert half["model"].nunique() == 4
+    assert f"half can: at most {kl.max():.3f} nats of KL on text, but copying can suffer" in said
+    assert (copies - plain.groupby([*by[:3], "set"])["value"].mean().groupby(by[:3]).mean()).max() > 1
+
+
 def test_the_readme_counts_the_model_types_of_the_table():
     table = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8")
     (counts,) = re.findall(r'\*\*(\d+) verified, (\d+) at level "prompt" only, (\d+) refused\.\*\*', table)
