@@ -23,7 +23,9 @@ def rotations(
     budget: Annotated[str, option("model: one budget for all heads | head: the same number in every head.")] = "model",
     folder: Annotated[Path | None, output_folder("Folder for the plan.", "rotations/MODEL")] = None,
     text: Annotated[Path | None, option("A .txt file to calibrate on.", "prose in the package")] = None,
-    length: Annotated[list[int] | None, option("Tokens per document: as long as what the model will read. May be repeated.", "64 256")] = None,
+    length: Annotated[
+        list[int] | None, option("Tokens per document: as long as what the model will read. May be repeated.", "64 256")
+    ] = None,
     samples: Annotated[int, option("Documents of each length.", min=1)] = 2,
     evaluate: Annotated[
         bool, flag("--evaluate", "Measure what the plan and other criteria cost on further documents.")
