@@ -83,16 +83,16 @@ def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (),
     return table(header, rows)
 
 
-def kl_of_sets() -> pd.DataFrame:
-    """KL of every finished set, one column per criterion; calibration and test have one length."""
-    found = on_text().query("measure == 'kl' and calibrated == length and share > 1")
+def kl_of_sets(compared: str = "==") -> pd.DataFrame:
+    """KL of every finished set, one column per criterion; calibration and test have one length ("=="), or two ("!=")."""
+    found = on_text().query(f"measure == 'kl' and calibrated {compared} length and share > 1")
     found = found[found.groupby(BY)["set"].transform("nunique") == SETS]
     return found.groupby([*BY, "set", "criterion"], sort=False)["value"].mean().unstack("criterion")
 
 
-def wins(one: str, other: str) -> str:
+def wins(one: str, other: str, compared: str = "==") -> str:
     """In how many sets a criterion has a lower KL than another."""
-    sets = kl_of_sets()
+    sets = kl_of_sets(compared)
     return f"{(sets[one] < sets[other]).sum()} of {len(sets)}"
 
 
@@ -247,6 +247,8 @@ ROTATIONS: dict[str, Callable[[], str]] = {
     "shuffled text, times": partial(times, "shuffled text"),
     "plan against norm over the model": partial(against, "plan", "norm over the model"),
     "rotations, across lengths": across,
+    "plan against norm across lengths, sets": partial(wins, "plan", "norm", "!="),
+    "plan per head against norm across lengths, sets": partial(wins, "plan per head", "norm", "!="),
     "rotations, for copies": for_copies,
     "rotations, finetuned": finetuned,
     "planning": planning,
