@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pandas as pd
 import pytest
 import torch
@@ -19,10 +22,13 @@ from wherewhat.core.rotation_effect import rotation_effect
 from wherewhat.errors import BadInput
 from wherewhat.explorer.page import explorer_html
 from wherewhat.prompts.documents import packaged_documents
-from wherewhat.studies.rotations.calibrate import calibrate
+from wherewhat.studies.rotations.calibrate import Calibration, calibrate, queries_of
+from wherewhat.studies.rotations.evaluate import Material, measure_plans
 from wherewhat.studies.rotations.experiment import Experiment, Trial, experiment, summarise
 from wherewhat.studies.rotations.finetune import finetune
 from wherewhat.studies.rotations.plan import BASELINES, CONTROLS, baseline, frozen, most_needed, shuffled
+from wherewhat.studies.rotations.relation import relation
+from wherewhat.studies.rotations.rotations import by_criterion
 
 STORIES = "stories260K"
 
@@ -147,7 +153,7 @@ def test_the_command(run: Any, tmp_path: Path) -> None:
     told = json.loads(out)
     assert told["keep"] == 2
     for measure in ("kl", "loss", "copy_loss", "binding", "binding_loss"):
-        assert told[measure].keys() == {"none", "plan", *BASELINES, *CONTROLS}
+        assert told[measure].keys() == {"none", "plan", *BASELINES, "norm over the model", *CONTROLS}
         assert told["by_length"]["64"][measure] == told[measure]
     assert sum(told["kept_by_layer"]) == told["kept"] == 40
     assert (tmp_path / "rotations.png").exists()
@@ -168,13 +174,62 @@ def test_criteria_keep_what_they_say() -> None:
     assert most_needed(norm, 1, "model").tolist() == [[[yes, no, no, yes], [no] * 4]]
 
 
-def test_norm_and_random_can_spread_one_budget_over_the_model() -> None:
+def test_a_budget_for_the_model_adds_the_norm_with_that_budget() -> None:
     norm = torch.tensor([[[9.0, 8.0, 7.0]], [[3.0, 2.0, 1.0]]])
-    assert baseline("norm", norm, 1, budget="model").tolist() == [[[True, True, False]], [[False] * 3]]
-    assert baseline("norm", norm, 1).tolist() == [[[True, False, False]]] * 2
-    drawn = [baseline("random", norm, 1, seed, "model") for seed in range(20)]
-    assert all(int(one.sum()) == 2 for one in drawn)
-    assert {int(one[0].sum()) for one in drawn} == {0, 1, 2}
+    found = Calibration(norm.flip(0), norm, [0, 1], [1, 1], torch.ones(2, 3))
+    spread, even = (by_criterion(found, found, 1, budget, 20, 0) for budget in ("model", "head"))
+    assert spread["norm over the model", 0].tolist() == [[[True, True, False]], [[False] * 3]]
+    assert spread["norm", 0].tolist() == even["norm", 0].tolist() == [[[True, False, False]]] * 2
+    assert {name for name, _ in spread} - {name for name, _ in even} == {"norm over the model"}
+    drawn = torch.stack([spread["random", draw] for draw in range(20)])
+    assert (drawn.sum(-1) == 1).all()
+    assert drawn.any(0).all()
+
+
+def test_what_a_loss_needs_holds_at_every_length() -> None:
+    plan = random_plan(random_profile(2, 2, 3, blocks=4))
+    rows = [("plan", keep, length, kl) for length, kls in ((64, (0.3, 0.004, 0.0)), (256, (0.9, 0.02, 0.001)))
+            for keep, kl in enumerate(kls, 1)]  # fmt: skip
+    losses = pd.DataFrame(rows, columns=["criterion", "keep", "length", "value"]).assign(measure="kl")
+    plan = replace(plan, losses=losses)
+    assert plan.curve() == {1: 0.9, 2: 0.02, 3: 0.001}
+    needed = [plan.needed(tolerance) for tolerance in (1.0, 0.01)]
+    assert [int(kept.sum()) for kept in needed if kept is not None] == [1 * 2, 3 * 2]
+    assert plan.needed(1e-9) is None
+
+
+def test_long_documents_are_seen_from_evenly_spaced_queries() -> None:
+    assert queries_of(2048) == [*range(1, 2048)]
+    some = queries_of(8192)
+    assert (some[0], some[-1], len(some)) == (1, 8191, 512)
+    assert {after - before for before, after in pairwise(some)} == {16, 17}
+    assert len(queries_of(2**20)) == 64
+
+
+def test_predictions_are_compared_at_evenly_spaced_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four documents of 600 tokens, 128 positions each."""
+    model, documents = tiny_model("llama"), torch.randint(3, 128, (4, 600))
+    found = calibrate(model, [tuple(range(3, 40))], None)
+    plan = most_needed(found.effect, 2, "head")
+    loss = measure_plans(model, Material(documents), [plan], found)["loss"]
+    predicted = model(input_ids=documents).logits.log_softmax(-1)
+    each = -predicted[:, :-1].gather(-1, documents[:, 1:, None])[..., 0]
+    assert torch.allclose(loss[0].float(), each[:, torch.linspace(0, 598, 128).round().long()].mean(1), atol=1e-5)
+
+
+@pytest.mark.weights
+def test_effects_beside_scores_are_those_of_the_trace() -> None:
+    model, tokenizer = ww.load(weights(STORIES)), ww.load_tokenizer(weights(STORIES))
+    (prompt,) = ww.binding(tokenizer, pairs=4, samples=1)
+    rows = relation(model, prompt)
+    trace = ww.capture(model, torch.tensor([prompt.ids]))
+    scores, effect = ww.score_frequencies(trace, prompt.blocks), rotation_effect(trace).effect
+    for row in rows.sample(20, random_state=0).to_dict("records"):
+        at = (0, int(row["layer"]), int(row["head"]), int(row["frequency"]) - 1)
+        assert row["effect"] == pytest.approx(float(effect[at]))
+        assert row["positional"] == pytest.approx(float(scores.positional[at]))
+        assert row["radians"] == pytest.approx(float(trace.angles[at[1], at[3]]) * (len(prompt.ids) - 1))
+    assert len(rows) == effect.isfinite().sum()
 
 
 def test_scores_are_shuffled_between_heads_that_have_as_many_planes() -> None:
@@ -248,7 +303,9 @@ def test_an_experiment_is_tested_on_other_text_than_it_is_calibrated_on(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.weights
-def test_training_with_a_plan_in_force_keeps_what_it_froze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_with_a_plan_in_force_comes_closer_to_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("wherewhat.studies.rotations.finetune.TRAINING", 8)
     monkeypatch.setattr("wherewhat.studies.rotations.finetune.EVERY", 10)
     monkeypatch.setattr("wherewhat.studies.rotations.finetune.TOKENS", 64)
@@ -287,11 +344,28 @@ def test_bad_input_is_refused_in_one_line(refuse: Any, tmp_path: Path) -> None:
     refuse("the text is too short", "rotations", weights(STORIES), "--text", tmp_path / "short.txt", "-o", tmp_path)
     refuse("a test length needs evaluate", "rotations", weights(STORIES), "--test-length", 64, "-o", tmp_path)
     refuse("the model takes 512 tokens", "rotations", weights(STORIES), "--length", 4096, "-o", tmp_path)
+    options = ("--length", 64, "--evaluate", "--test-length", 4)
+    refuse("lengths of 8 tokens or more.*got 4, 64 tokens", "rotations", weights(STORIES), *options, "-o", tmp_path)
 
 
-def test_a_model_without_rotation_is_refused(stories260k: Any) -> None:
-    with pytest.raises((BadInput, ww.NotMeasurable)):
-        ww.rotations(tiny_model("bloom"), tokenizer=ww.load_tokenizer(weights(STORIES)), length=[16], samples=1)
+@pytest.mark.weights
+def test_a_model_without_rotation_is_refused(refuse: Any, capsys: Any, tmp_path: Path) -> None:
+    """Bloom biases its logits by distance, GPT-2 adds positions to its embeddings."""
+    for family, words in (("bloom", "no layer of this model rotates"), ("gpt2", "there is no rotation to measure")):
+        tiny_model(family, vocab_size=512).save_pretrained(tmp_path / family)
+        ww.load_tokenizer(weights(STORIES)).save_pretrained(tmp_path / family)
+        capsys.readouterr()
+        refuse(words, "rotations", tmp_path / family, "--length", 16, "-o", tmp_path / "plan")
+
+
+@pytest.mark.weights
+def test_what_python_alone_can_get_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = ww.load(weights(STORIES)), ww.load_tokenizer(weights(STORIES))
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users
+    with pytest.raises(BadInput, match=r"a plan is the result of ww\.rotations, got list"), ww.gate(model, [(0, 0, 1)]):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(BadInput, match="length is for text"):
+        ww.rotations(model, ww.binding(tokenizer, pairs=4, samples=2), length=[64], keep=2, tokenizer=tokenizer)
 
 
 def test_a_report_needs_the_profile_of_the_model_of_a_plan() -> None:

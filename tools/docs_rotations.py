@@ -84,7 +84,7 @@ def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (),
 
 
 def kl_of_sets(compared: str = "==") -> pd.DataFrame:
-    """KL of every finished set, one column per criterion; calibration and test have one length ("=="), or two ("!=")."""
+    """KL of every finished set, one column per criterion; calibration and test have one length (==), or two (!=)."""
     found = on_text().query(f"measure == 'kl' and calibrated {compared} length and share > 1")
     found = found[found.groupby(BY)["set"].transform("nunique") == SETS]
     return found.groupby([*BY, "set", "criterion"], sort=False)["value"].mean().unstack("criterion")

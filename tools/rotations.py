@@ -53,7 +53,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no trial after this time")
     parser.add_argument("--finetune", type=Path, help="fine-tune with each criterion in force, into this table")
     parser.add_argument("--relation", type=Path, help="effects beside scores on two binding prompts, into this table")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=300, help="of fine-tuning")
+    parser.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     begun = monotonic()
@@ -68,11 +69,11 @@ def main() -> None:
         return
     for model in given.models:
         if given.finetune is not None:
-            found = finetune(model, given.folder, steps=given.steps, say=say)
-            if given.finetune.exists():
-                known: Any = pd.read_parquet(given.finetune)
-                found = pd.concat([known[known["model"] != found["model"][0]], found], ignore_index=True)
-            write_table(given.finetune, found)
+            for seed in range(given.seeds):
+                rows = finetune(model, given.folder, steps=given.steps, seed=seed, say=say)
+                known = [pd.read_parquet(given.finetune)] if given.finetune.exists() else []
+                by = [name for name in rows if name not in ("loss", "kl")]
+                write_table(given.finetune, pd.concat([*known, rows]).drop_duplicates(by, keep="last"))
             continue
         table = pd.read_parquet(given.results) if given.results.exists() else None
         trials = experiment(

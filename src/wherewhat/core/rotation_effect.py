@@ -83,14 +83,14 @@ def layer_effect(layer: AttentionLayer, positions: tuple[int, ...]) -> RotationE
     rows = max(1, ELEMENTS // (layer.queries.shape[0] * layer.queries.shape[1] * tokens))
     for start in range(0, len(positions), rows):
         some = slice(start, start + rows)
-        seen = slice(max(positions[some]) + 1)  # later keys are masked
-        attention, slope = _attention(layer, queries[:, :, some], keys[:, :, seen], asked[some], some)
+        seen = max(positions[some]) + 1  # later keys are masked
+        attention, slope = layer.attention_and_slope(some, positions[some], seen)
         coefficients = of_query[:, :, some]
         if slope is None:
-            mean, square = _mean(attention, moments[:, :, seen], groups).split([4, 10], -1)
+            mean, square = _mean(attention, moments[:, :, :seen], groups).split([4, 10], -1)
         else:
-            mean = _mean(attention * slope, moments[:, :, seen, :, :4], groups)
-            square = _mean(attention * slope.square(), moments[:, :, seen, :, 4:], groups)
+            mean = _mean(attention * slope, moments[:, :, :seen, :, :4], groups)
+            square = _mean(attention * slope.square(), moments[:, :, :seen, :, 4:], groups)
         mean = (coefficients * mean).sum(-1)
         square = (coefficients[..., one] * coefficients[..., other] * twice * square).sum(-1)
         total += (square - mean.square()).clamp(min=0).sum(2)
@@ -106,25 +106,6 @@ def _planes(layer: AttentionLayer, vectors: Float[Tensor, "*lead D"]) -> Float[T
 
 def _back(layer: AttentionLayer, vectors: Tensor, positions: Tensor) -> Tensor:
     return layer.rotation.rotate(vectors, positions, back=True)
-
-
-def _attention(
-    layer: AttentionLayer, queries: Tensor, keys: Tensor, positions: Tensor, rows: slice
-) -> tuple[Float[Tensor, "B H Q T"], Float[Tensor, "B H Q T"] | None]:
-    """Attention of some queries, and, with soft-capping, the derivative of the capped logit by the logit."""
-    logits = (queries.unflatten(1, (keys.shape[1], -1)) @ keys.mT[:, :, None]).flatten(1, 2)
-    slope = None
-    if layer.softcap is not None:
-        capped = (logits / layer.softcap).tanh()
-        logits, slope = layer.softcap * capped, 1 - capped.square()
-    if layer.bias is not None:
-        logits = logits + layer.bias[:, :, rows, : keys.shape[2]].float()
-    unseen = torch.arange(keys.shape[2], device=keys.device) > positions[:, None]
-    logits = logits.masked_fill(unseen, -torch.inf)
-    if layer.sinks is None:
-        return logits.softmax(-1), slope
-    sinks = layer.sinks.float()[:, None, None].expand(*logits.shape[:-1], 1)
-    return torch.cat([logits, sinks], -1).softmax(-1)[..., :-1], slope
 
 
 def _mean(

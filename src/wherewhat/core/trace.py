@@ -46,18 +46,28 @@ class AttentionLayer:
             sink=None if self.sinks is None else self.sinks.float()[None],
         )
 
-    def attention(self, rows: slice, positions: Sequence[int]) -> Float[Tensor, "B H Q T"]:
-        """The attention of some rows of the queries, which are at these positions, on all keys; later ones have 0."""
-        queries, keys = self.queries[:, :, rows].float() * self.scaling, self.keys.float()
-        logits = (queries.unflatten(1, (keys.shape[1], -1)) @ keys[:, :, None].mT).flatten(1, 2)
-        logits = logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
-        logits = logits if self.bias is None else logits + self.bias[:, :, rows].float()
-        later = torch.arange(keys.shape[2]) > torch.tensor(positions)[:, None]
+    def attention(self, rows: slice, positions: Sequence[int], keys: int | None = None) -> Float[Tensor, "B H Q T"]:
+        """The attention of some rows of the queries, which are at these positions, on the first `keys` keys (default:
+        all); later ones have 0."""
+        return self.attention_and_slope(rows, positions, keys)[0]
+
+    def attention_and_slope(
+        self, rows: slice, positions: Sequence[int], keys: int | None = None
+    ) -> tuple[Float[Tensor, "B H Q T"], Float[Tensor, "B H Q T"] | None]:
+        """The same and, with soft-capping, the derivative of the capped logit by the logit."""
+        queries, seen = self.queries[:, :, rows].float() * self.scaling, self.keys[:, :, :keys].float()
+        logits = (queries.unflatten(1, (seen.shape[1], -1)) @ seen[:, :, None].mT).flatten(1, 2)
+        slope = None
+        if self.softcap is not None:
+            capped = (logits / self.softcap).tanh()
+            logits, slope = self.softcap * capped, 1 - capped.square()
+        logits = logits if self.bias is None else logits + self.bias[:, :, rows, :keys].float()
+        later = torch.arange(seen.shape[2]) > torch.tensor(positions)[:, None]
         logits = logits.masked_fill(later.to(logits.device), -torch.inf)
         if self.sinks is None:
-            return logits.softmax(-1)
+            return logits.softmax(-1), slope
         extra = self.sinks.float()[None, :, None, None].expand(*logits.shape[:3], 1)
-        return torch.cat([logits, extra], -1).softmax(-1)[..., :-1]
+        return torch.cat([logits, extra], -1).softmax(-1)[..., :-1], slope
 
     def size(self) -> int:
         """The number of elements of the contents of all heads in a placement table."""

@@ -76,6 +76,10 @@ def gate(
     model = unwrap(model)
     if not isinstance(model, (PreTrainedModel, Transformer)):
         raise BadInput(describe(model))
+    if plan is not None and not isinstance(plan, Plan):
+        raise BadInput(
+            f"a plan is the result of ww.rotations, got {type(plan).__name__}; rotations to stop go to freeze="
+        )
     keeper = _keepers.get(model) or Gatekeeper(model)
     freeze = [*freeze, *(() if plan is None else plan.frozen_in(model))]
     changes = keeper.changes(*(list(some) for some in (keep, drop, freeze, ablate)))

@@ -21,6 +21,8 @@ from ...tracing.fingerprint import dtype_name, model_hash
 from ...tracing.offload import entry_device
 
 Ids = tuple[int, ...]
+PAIRS = 2**22  # of queries and keys per document: longer ones than 2,048 tokens are seen from fewer queries
+FEWEST = 64  # queries
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class EffectCell:
     weights: str
     dtype: str
     ids: Ids
-    version: int = 2
+    version: int = 3
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,18 @@ def calibrate(
     return Calibration(effect, norm, layers, groups, results[0]["angles"])
 
 
+def queries_of(tokens: int) -> list[int]:
+    """The positions at which a document is seen: all but the first. Of more than 2,048 tokens evenly spaced ones, so
+    that the statistics of longer documents cost no more."""
+    number = min(tokens - 1, max(FEWEST, PAIRS // tokens))
+    return torch.linspace(1, tokens - 1, number, dtype=torch.float64).round().long().tolist()
+
+
 def measure_document(model: Any, cell: EffectCell) -> dict[str, Tensor]:
     """Effect and norm of every plane, summed over the query heads of each key head: (L, K, F)."""
     ids = torch.tensor([cell.ids], device=entry_device(model))
-    trace = capture(model, ids, queries=range(1, len(cell.ids)))
-    found = rotation_effect(trace)
+    trace = capture(model, ids, queries=queries_of(len(cell.ids)), level="prompt")
+    found = rotation_effect(trace)  # refuses positions that are added to embeddings
     kv_heads = [layer.keys.shape[1] for layer in trace.attention]
     groups = [layer.queries.shape[1] // heads for layer, heads in zip(trace.attention, kv_heads, strict=True)]
     grouped: dict[str, Tensor] = {}

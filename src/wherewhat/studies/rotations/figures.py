@@ -41,7 +41,8 @@ def plan_figure(plan: RotationPlan) -> Figure:
         curve.legend(frameon=False, fontsize=6)
     else:
         curve.plot(*zip(*plan.curve().items(), strict=True), color=WHERE, marker="o", ms=3, lw=1.2)
-        curve.set(ylabel="KL, nats per token", title="Loss by number kept")
+        several = plan.losses["length"].nunique() > 1
+        curve.set(ylabel="largest KL of all lengths" if several else "KL, nats per token", title="Loss by number kept")
         rows: Any = plan.losses.query(f"measure == 'kl' and criterion != 'none' and keep == {plan.about['keep']}")
         means = rows.groupby("criterion", sort=False)["value"].mean().to_dict()
         (bars,) = rest

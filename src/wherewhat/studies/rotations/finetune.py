@@ -46,13 +46,14 @@ def finetune(
 ) -> pd.DataFrame:
     """One row per criterion and step: loss on held-out samples of the model, and KL to the unmodified model.
 
-    All runs read the same batches. Criterion "all" keeps every rotation: what training alone does.
+    All runs of a seed read the same samples in the same batches. Criterion "all" keeps every rotation: what training
+    alone does.
     """
     opened = open_model(model)
     identity = model_hash(opened.model), dtype_name(opened.model)
     cells = Path(folder) / "cells"
     wanted = (TRAINING, TEST, CALIBRATION)
-    drawn = [SampleCell(*identity, number, TOKENS, 100 + seed + at) for at, number in enumerate(wanted)]
+    drawn = [SampleCell(*identity, number, TOKENS, 100 * (1 + seed) + at) for at, number in enumerate(wanted)]
 
     def draw(cell: SampleCell) -> dict[str, Tensor]:
         return {"ids": sample(opened.model, opened.tokenizer, cell.number, cell.tokens, cell.seed)}
@@ -75,7 +76,7 @@ def finetune(
     rows: list[dict[str, Any]] = []
     for cell, result in zip(runs, run_cells(cells, runs, compute, "runs"), strict=True):
         say(f"{opened.short_name}: fine-tuned with {cell.criterion}, 1/{share} of the planes")
-        about = {"model": opened.short_name, "criterion": cell.criterion, "share": share}
+        about = {"model": opened.short_name, "seed": seed, "criterion": cell.criterion, "share": share}
         numbers = zip(*(result[name].tolist() for name in ("step", "loss", "kl")), strict=True)
         rows += [about | {"step": step, "loss": loss, "kl": kl} for step, loss, kl in numbers]
     return pd.DataFrame(rows)

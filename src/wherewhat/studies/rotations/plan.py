@@ -29,7 +29,7 @@ class RotationPlan(Result, file="rotations.json", kind="plan of rotations"):
     """Which planes keep their rotation. `planes` has one row per layer, key head and frequency.
 
     `effect` is what the plane's rotation does to attention, in nats per query, summed over the query heads that share
-    the key head; `norm` is the published criterion, the product of query and key norms; `rank` orders the planes of a
+    the key head; `norm` is the product of query and key norms, the published criterion; `rank` orders the planes of a
     key head by effect, 0 first. `tensors` hold effect, norm, rank and kept as (L, K, F), for conversion scripts.
     `losses` compares the plan with its baselines, if evaluated: one row per criterion, number kept, draw, length and
     measure, with 95 % intervals over documents, sequences or prompts.
@@ -52,20 +52,21 @@ class RotationPlan(Result, file="rotations.json", kind="plan of rotations"):
         """The same for `ww.gate(model, plan)`: a plan that was made for another model is refused."""
         if model_hash(model) != self.about["weights"]:
             raise BadInput(
-                f"the plan was made for other weights, those of {self.about['model']}; if this model was trained "
-                "further from them, use freeze=plan.frozen()"
+                f"the plan was made for other weights, those of {self.about['model']} in {self.about['dtype']}; if "
+                "this is that model in another type, or trained further, use freeze=plan.frozen()"
             )
         return self.frozen()
 
     def curve(self) -> dict[int, float]:
-        """KL of the plan by number of planes kept per key head, a mean over lengths; empty if it was not evaluated."""
+        """The plan's KL by number of planes kept per key head, the largest of all lengths; empty if unknown."""
         if self.losses is None:
             return {}
         losses: Any = self.losses.query("criterion == 'plan' and measure == 'kl'")
-        return losses.groupby("keep")["value"].mean().sort_index().to_dict()
+        return losses.groupby("keep")["value"].max().sort_index().to_dict()
 
     def needed(self, tolerance: float) -> Kept | None:
-        """The planes that a KL of at most `tolerance` needs: the fewest of the numbers that were evaluated, if any."""
+        """The planes that a KL of at most `tolerance` needs at every length: the fewest of the numbers that were
+        evaluated, if any."""
         enough = [keep for keep, kl in self.curve().items() if kl <= tolerance]
         return most_needed(self.tensors["effect"], min(enough), self.about["budget"]) if enough else None
 
@@ -113,14 +114,14 @@ def most_needed(scores: Scores, keep: int, budget: str) -> Kept:
     return kept.view_as(present) & present
 
 
-def baseline(name: str, norm: Scores, keep: int, seed: int = 0, budget: str = "head") -> Kept:
-    """What another criterion keeps: the largest norms or planes drawn at random, in every key head or with one budget
-    for the model; or in every key head the fastest, the slowest or evenly spaced planes."""
+def baseline(name: str, norm: Scores, keep: int, seed: int = 0) -> Kept:
+    """What another criterion keeps in every key head: the planes with the largest norms (as published), the fastest or
+    slowest ones, evenly spaced ones, or some drawn at random."""
     present = ~norm.isnan()
     planes = present.sum(-1, keepdim=True)
     ids = torch.arange(norm.shape[-1]).expand_as(norm)
     if name == "norm":
-        return most_needed(norm, keep, budget)
+        return most_needed(norm, keep, "head")
     if name == "highest":
         return (ids < keep) & present
     if name == "lowest":
@@ -130,7 +131,7 @@ def baseline(name: str, norm: Scores, keep: int, seed: int = 0, budget: str = "h
         return torch.zeros_like(present).scatter_(-1, steps.clamp(max=norm.shape[-1] - 1), True) & present
     if name == "random":
         drawn = torch.from_numpy(np.random.default_rng(seed).random(norm.shape))
-        return most_needed(drawn.where(present, torch.nan), keep, budget)
+        return most_needed(drawn.where(present, torch.nan), keep, "head")
     raise BadInput(f"no criterion {name!r}: {', '.join(BASELINES)}")
 
 
@@ -177,10 +178,10 @@ def ranks(effect: Scores) -> Tensor:
     return effect.nan_to_num(nan=-torch.inf).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
 
 
-def needed(effect: Scores, tolerance: float) -> Kept:
+def needed_by_effect(effect: Scores, tolerance: float) -> Kept:
     """The smallest set of planes to keep such that the effects of all others add up to at most this tolerance.
 
-    >>> needed(torch.tensor([[[3.0, 0.2], [1.0, 0.1]]]), 0.5).tolist()
+    >>> needed_by_effect(torch.tensor([[[3.0, 0.2], [1.0, 0.1]]]), 0.5).tolist()
     [[[True, False], [True, False]]]
     """
     flat = effect.nan_to_num(nan=0.0).flatten().double()

@@ -57,9 +57,10 @@ def rotations(
 
     With `evaluate`, documents that follow in the same text, of each `test_length` (default: as `length`), measure the
     divergence from the unmodified model and the loss; random tokens and their copy, and the binding task, fill the same
-    lengths. The plan is compared with other criteria (the product of norms, the fastest, the slowest, evenly spaced and
-    random planes, `draws` times) and with two controls (its scores shuffled over heads; calibrated on shuffled text),
-    and the text is also read with other numbers of planes.
+    lengths. The plan is compared with other criteria, each with `keep` planes in every key head (the product of norms,
+    the fastest, the slowest, evenly spaced and random planes, `draws` times), with norms under the same budget, and
+    with two controls (its scores shuffled over heads; calibrated on shuffled text). The text is also read with other
+    numbers of planes.
 
     >>> plan = ww.rotations("models/stories15M", keep=8)                   # doctest: +SKIP
     >>> with ww.gate(model, plan): ...                                     # doctest: +SKIP
@@ -67,12 +68,15 @@ def rotations(
     check_plan(keep, budget)
     lengths, test_lengths = tuple(sorted(set(length or LENGTHS))), tuple(sorted(set(test_length or length or LENGTHS)))
     if prompts is not None:
+        if length:
+            raise BadInput("length is for text; prompts have their own, and test_length is for those of the evaluation")
         if not prompts or min(len(prompt.ids) for prompt in prompts) < 2:
             raise BadInput("rotations need at least one prompt, of two tokens or more")
         lengths = tuple(sorted({len(prompt.ids) for prompt in prompts}))
     if (prompts is None and min(lengths) < 8) or min(test_lengths) < 8 or samples < 1 or draws < 1:
+        given = ", ".join(map(str, sorted({*lengths, *test_lengths})))
         raise BadInput(
-            f"lengths of 8 tokens or more, and at least one sample and draw; got {lengths}, {samples}, {draws}"
+            f"lengths of 8 tokens or more, at least one sample and draw; got {given} tokens, {samples} and {draws}"
         )
     if test_length and not evaluate:
         raise BadInput("a test length needs evaluate")
@@ -95,9 +99,9 @@ def rotations(
         documents = [prompt.ids for prompt in prompts]
     start = samples * max(lengths)  # test documents follow all calibration documents
     tests = {size: cut(opened.tokenizer, ids, size, samples, start) for size in test_lengths} if evaluate else {}
+    planes = calibrate(opened.model, [documents[0][:8]], None).effect.shape[-1]
+    check_plan(keep, budget, planes)  # before a long calibration
     found = calibrate(opened.model, documents, folder, progress)
-    planes = found.effect.shape[-1]
-    check_plan(keep, budget, planes)
     kept = most_needed(found.effect, keep, budget)
     losses = None
     if evaluate:
@@ -137,7 +141,9 @@ def by_criterion(
     kept = {("plan", 0): most_needed(found.effect, keep, budget)}
     for name in BASELINES:
         for draw in range(draws if name == "random" else 1):
-            kept[name, draw] = baseline(name, found.norm, keep, seed + draw, budget)
+            kept[name, draw] = baseline(name, found.norm, keep, seed + draw)
+    if budget == "model":
+        kept["norm over the model", 0] = most_needed(found.norm, keep, budget)
     kept["shuffled heads", 0] = most_needed(shuffled(found.effect, seed), keep, budget)
     kept["shuffled text", 0] = most_needed(control.effect, keep, budget)
     return kept

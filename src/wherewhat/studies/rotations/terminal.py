@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .evaluate import MEASURES
-from .plan import RotationPlan, needed
+from .plan import RotationPlan, needed_by_effect
 
 EFFECTS = (1.0, 0.1, 0.01)  # nats that all dropped rotations together may cost, by the sum of their effects
 DIVERGENCES = (0.1, 0.01)  # KL per token, where it was measured
@@ -25,14 +25,17 @@ def show_plan(plan: RotationPlan, console: Console) -> None:
         + Text(f": {about['keep']} of {about['planes']} rotations{spread}; {int(kept.sum()):,} in all.")
     )
     if plan.losses is None:
-        columns = {f"for {tolerance:g}": needed(plan.tensors["effect"], tolerance) for tolerance in EFFECTS}
+        columns = {f"for {tolerance:g}": needed_by_effect(plan.tensors["effect"], tolerance) for tolerance in EFFECTS}
         meaning = (
             "for T: the fewest rotations such that the effects of all others, summed over all layers, are at most T "
             "nats of attention per query. With --evaluate: for the KL of next tokens instead."
         )
     else:
         columns = {f"for KL {tolerance:g}": plan.needed(tolerance) for tolerance in DIVERGENCES}
-        meaning = "for KL T: the fewest rotations, of the numbers tried, whose KL is at most T nats per token."
+        everywhere = " at every length" if plan.losses["length"].nunique() > 1 else ""
+        meaning = (
+            f"for KL T: the fewest rotations, of the numbers tried, whose KL is at most T nats per token{everywhere}."
+        )
     table = _table("layer", "kept per key head", *columns)
     present = (~plan.tensors["effect"].isnan()).any(-1).sum(-1).clamp(min=1)
     for number, layer in enumerate(about["layers"]):
@@ -56,12 +59,13 @@ def _show_losses(plan: RotationPlan, console: Console) -> None:
         console.print(Padding(table, (1, 2, 0, 2)))
     console.print(
         "\nKL to the unmodified model and losses in nats per token; copy loss: on the second copy of random tokens; "
-        "binding: probability of the right answer, and its loss; random: mean over draws. Highest, lowest and uniform "
-        "keep the same number in each key head, all others follow --budget. Shuffled heads: the plan's scores given to "
-        "other heads; shuffled text: calibrated on tokens in random order."
+        "binding: probability of the right answer, and its loss. Norm, highest, lowest, uniform and random (mean over "
+        "draws) keep the same number in each key head, all others follow --budget. Shuffled heads: the plan's scores "
+        "given to other heads; shuffled text: calibrated on tokens in random order."
     )
     curve = "  ".join(f"{keep}: {kl:.3f}" for keep, kl in plan.curve().items())
-    console.print(f"KL of the plan by planes kept per key head:  {curve}")
+    largest = "KL" if losses["length"].nunique() == 1 else "Largest KL of all lengths"
+    console.print(f"{largest} of the plan by planes kept per key head:  {curve}")
 
 
 def _table(*columns: str) -> Table:
