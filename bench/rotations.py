@@ -19,6 +19,7 @@ CASES = (
     ("SmolLM2", SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf", 256),
     ("SmolLM2", SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf", 1024),
     ("SmolLM2", SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf", 2048),
+    ("SmolLM2", SMOLLM2 / "SmolLM2-135M-Instruct.Q4_1.gguf", 4096),
 )
 
 

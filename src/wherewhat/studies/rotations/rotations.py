@@ -139,11 +139,11 @@ def by_criterion(
 ) -> dict[tuple[str, int], Kept]:
     """What the plan, its baselines and its controls keep, by criterion and draw."""
     kept = {("plan", 0): most_needed(found.effect, keep, budget)}
+    if budget == "model":
+        kept["norm over the model", 0] = most_needed(found.norm, keep, budget)
     for name in BASELINES:
         for draw in range(draws if name == "random" else 1):
             kept[name, draw] = baseline(name, found.norm, keep, seed + draw)
-    if budget == "model":
-        kept["norm over the model", 0] = most_needed(found.norm, keep, budget)
     kept["shuffled heads", 0] = most_needed(shuffled(found.effect, seed), keep, budget)
     kept["shuffled text", 0] = most_needed(control.effect, keep, budget)
     return kept

@@ -64,8 +64,8 @@ def _show_losses(plan: RotationPlan, console: Console) -> None:
         "given to other heads; shuffled text: calibrated on tokens in random order."
     )
     curve = "  ".join(f"{keep}: {kl:.3f}" for keep, kl in plan.curve().items())
-    largest = "KL" if losses["length"].nunique() == 1 else "Largest KL of all lengths"
-    console.print(f"{largest} of the plan by planes kept per key head:  {curve}")
+    worst = " at the worst length" if losses["length"].nunique() > 1 else ""
+    console.print(f"KL of the plan{worst} by planes kept per key head:  {curve}")
 
 
 def _table(*columns: str) -> Table:
