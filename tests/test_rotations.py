@@ -306,7 +306,7 @@ def test_an_experiment_is_tested_on_other_text_than_it_is_calibrated_on(tmp_path
 def test_training_with_a_plan_in_force_comes_closer_to_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wherewhat.studies.rotations.finetune.TRAINING", 8)
+    monkeypatch.setattr("wherewhat.studies.rotations.finetune.DRAWN", 40)
     monkeypatch.setattr("wherewhat.studies.rotations.finetune.EVERY", 10)
     monkeypatch.setattr("wherewhat.studies.rotations.finetune.TOKENS", 64)
     rows: Any = finetune(str(weights(STORIES)), tmp_path, share=2, steps=20)

@@ -22,6 +22,7 @@ LABELS = {  # by name in the tables, in the order of the pages
 BY = ["model", "documents", "length", "share"]
 # Criteria of the tables; those of the first group have intervals.
 CHOSEN, OTHERS = ("plan", "plan per head", "norm"), ("norm over the model", "highest", "uniform", "random")
+ANSWERED = 0.1  # probability of the right answer of a binding task, unmodified
 CONTROLS = ("shuffled text", "shuffled heads", "lowest")
 
 
@@ -58,12 +59,14 @@ def written(value: float, digits: int = 3) -> str:
 
 def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (), digits: int = 3) -> str:
     """A measure by model, length and share of planes kept, one column per criterion; of KL and loss on text, the lowest
-    is bold. Lengths at which none of the criteria was measured but the plan are left out."""
+    is bold. Models that cannot answer the binding task are left out, and lengths where only the plan was measured."""
     found = summary()
     found = found[(found["measure"] == measure) & found["criterion"].isin(["none", *criteria])]
     text = measure in ("kl", "loss")
     found = found if text else found[found["documents"] == "packaged"]
     plain = found.query("criterion == 'none'").set_index(BY[:3])["value"]
+    if measure == "binding":
+        found = found[found["model"].isin(plain[plain > ANSWERED].index.unique("model"))]
     header = " | ".join(["model", "tokens", "kept", *(["unmodified"] if measure != "kl" else []), *criteria])
     rows = []
     for key, group in found.query("share > 1").groupby(BY, sort=False):
@@ -164,17 +167,21 @@ def for_copies() -> str:
 
 
 def finetuned() -> str:
-    """KL and loss on held-out samples, before and after training with each criterion in force."""
+    """KL and loss on held-out samples, before and after training with each criterion in force: means over seeds, with
+    95 % intervals at the start and at the end."""
     found = results("rotations-finetuned")
+    steps = [0, 50, 100, found["step"].max()]
     rows = []
-    for criterion, group in found.groupby("criterion", sort=False):
-        by = group.set_index("step")
-        steps = [step for step in (0, 50, 100, 300) if step in by.index]
-        rows.append(
-            [criterion, *(written(by["kl"][step]) for step in steps), *(f"{by['loss'][step]:.3f}" for step in steps)]
-        )
+    for (model, share, criterion), group in found.groupby(["model", "share", "criterion"], sort=False):
+        cells = []
+        for measure in ("kl", "loss"):
+            for step in steps:
+                mean, low, high = mean_interval(group.loc[group["step"] == step, measure])
+                around = f" ({written(low)} to {written(high)})" if step in (steps[0], steps[-1]) else ""
+                cells.append(written(mean) + around)
+        rows.append([LABELS[model], f"1/{share}", criterion, *cells])
     header = [f"{name} at step {step}" for name in ("KL", "loss") for step in steps]
-    return table(" | ".join(["kept by", *header]), rows)
+    return table(" | ".join(["model", "kept", "by", *header]), rows)
 
 
 def planning() -> str:
@@ -236,8 +243,8 @@ ROTATIONS: dict[str, Callable[[], str]] = {
     "rotations, KL": partial(losses, "kl", (*CHOSEN, *OTHERS), CHOSEN),
     "rotations, controls": partial(losses, "kl", ("plan", *CONTROLS)),
     "rotations, loss": partial(losses, "loss", (*CHOSEN, *OTHERS), digits=2),
-    "rotations, copies": partial(losses, "copy_loss", (*CHOSEN, *OTHERS[1:]), digits=2),
-    "rotations, binding": partial(losses, "binding", (*CHOSEN, *OTHERS[1:]), digits=2),
+    "rotations, copies": partial(losses, "copy_loss", (*CHOSEN, *OTHERS[1:]), CHOSEN, 2),
+    "rotations, binding": partial(losses, "binding", (*CHOSEN, *OTHERS[1:]), CHOSEN, 2),
     "plan per head against norm": partial(against, "plan per head", "norm"),
     "rows where a plan is best": best,
     "plan per head against norm, sets": partial(wins, "plan per head", "norm"),

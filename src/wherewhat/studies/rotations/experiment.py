@@ -184,7 +184,7 @@ class Experiment:
         weights, dtype = self.identity
         about = {"model": self.name, "weights": weights, "dtype": dtype, "version": VERSION}
         documents = "copies" if trial.kind == "copies" else "own samples" if self.own else "packaged"
-        about |= {"documents": documents, "set": trial.number}
+        about |= {"documents": documents, "tokens": self.tokens, "set": trial.number}
         return about | {"calibrated": trial.calibrated, "length": trial.length}
 
     def in_table(self, trial: Trial, known: pd.DataFrame) -> bool:

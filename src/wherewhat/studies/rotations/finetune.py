@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from transformers import get_linear_schedule_with_warmup
 
 from ...cells.cells import run_cells
 from ...results import Say, ignore_sentence
@@ -24,8 +27,8 @@ from .plan import Kept, baseline, frozen, most_needed
 
 CRITERIA = ("all", "plan", "plan per head", "norm", "uniform", "highest")
 TOKENS, BATCH, EVERY = 256, 4, 50
-TRAINING, TEST, CALIBRATION = 256, 16, 4  # documents
-RATE = 1e-4
+DRAWN, TEST, CALIBRATION = 240, 16, 4  # documents
+RATE, WARMUP = 1e-4, 0.1
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class FinetuneCell:
     share: int
     steps: int
     seed: int = 0
-    version: int = 1
+    version: int = 2
 
 
 def finetune(
@@ -46,19 +49,20 @@ def finetune(
 ) -> pd.DataFrame:
     """One row per criterion and step: loss on held-out samples of the model, and KL to the unmodified model.
 
-    All runs of a seed read the same samples in the same batches. Criterion "all" keeps every rotation: what training
-    alone does.
+    All runs of a seed read the same samples in the same order, each sample once. Criterion "all" keeps every rotation:
+    what training alone does.
     """
     opened = open_model(model)
     identity = model_hash(opened.model), dtype_name(opened.model)
     cells = Path(folder) / "cells"
-    wanted = (TRAINING, TEST, CALIBRATION)
+    wanted = (CALIBRATION, TEST, *[DRAWN] * math.ceil(steps * BATCH / DRAWN))
     drawn = [SampleCell(*identity, number, TOKENS, 100 * (1 + seed) + at) for at, number in enumerate(wanted)]
 
     def draw(cell: SampleCell) -> dict[str, Tensor]:
         return {"ids": sample(opened.model, opened.tokenizer, cell.number, cell.tokens, cell.seed)}
 
-    training, test, calibration = (found["ids"] for found in run_cells(cells, drawn, draw, "samples"))
+    calibration, test, *parts = (found["ids"] for found in run_cells(cells, drawn, draw, "samples"))
+    batches = torch.cat(parts).split(BATCH)[:steps]
     found = calibrate(opened.model, [tuple(row) for row in calibration.tolist()], folder)
     keep = found.effect.shape[-1] // share
     kept: dict[str, Kept | None] = {
@@ -71,7 +75,7 @@ def finetune(
     def compute(cell: FinetuneCell) -> dict[str, Tensor]:
         plan = kept[cell.criterion]
         changes = [] if plan is None else list(frozen(plan, found.present, found.layers, found.groups))
-        return train(open_model(model).model, opened.model, changes, training, test, steps, seed)
+        return train(open_model(model).model, opened.model, changes, batches, test)
 
     rows: list[dict[str, Any]] = []
     for cell, result in zip(runs, run_cells(cells, runs, compute, "runs"), strict=True):
@@ -83,14 +87,14 @@ def finetune(
 
 
 def train(
-    model: Any, original: Any, changes: list[Any], training: Int[Tensor, "N T"], test: Int[Tensor, "M T"], steps: int,
-    seed: int,
-) -> dict[str, Tensor]:  # fmt: skip
-    """Train a model without some rotations; loss and KL on the test documents, at the start and every `EVERY` steps."""
-    generator = torch.Generator().manual_seed(seed)
+    model: Any, original: Any, changes: list[Any], batches: Sequence[Int[Tensor, "B T"]], test: Int[Tensor, "M T"]
+) -> dict[str, Tensor]:
+    """Train a model without some rotations, one step per batch; loss and KL on the test documents, at the start and
+    every `EVERY` steps."""
     positions = torch.arange(0, test.shape[1] - 1, 4)
     own = [log_probabilities(original, some, positions) for some in test.split(BATCH)]
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = get_linear_schedule_with_warmup(optimiser, round(WARMUP * len(batches)), len(batches))
     found: list[tuple[int, float, float]] = []
 
     def measure(step: int) -> None:
@@ -103,14 +107,14 @@ def train(
 
     with gate(model, freeze=changes):
         measure(0)
-        for step in range(1, steps + 1):
-            chosen = training[torch.randint(len(training), (BATCH,), generator=generator)]
+        for step, chosen in enumerate(batches, 1):
             logits = model(input_ids=chosen[:, :-1], use_cache=False).logits
             loss = cross_entropy(logits.flatten(0, 1), chosen[:, 1:].flatten())
             optimiser.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
+            schedule.step()
             if step % EVERY == 0:
                 measure(step)
     step, loss, kl = (torch.tensor(column) for column in zip(*found, strict=True))
