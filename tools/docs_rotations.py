@@ -184,6 +184,12 @@ def finetuned() -> str:
     return table(" | ".join(["model", "kept", "by", *header]), rows)
 
 
+def half() -> str:
+    """KL of the plan that keeps half of the planes, over models and lengths."""
+    found = summary().query("measure == 'kl' and share == 2 and criterion == 'plan'")["value"]
+    return f"{written(found.min())} to {written(found.max())}"
+
+
 def planning() -> str:
     rows = (
         (one["model"], thousands(one["tokens"]), f"{one['plain s']:.2g} s", f"**{one['planning ratio']:.2f}**")
@@ -247,6 +253,7 @@ ROTATIONS: dict[str, Callable[[], str]] = {
     "rotations, binding": partial(losses, "binding", (*CHOSEN, *OTHERS[1:]), CHOSEN, 2),
     "plan per head against norm": partial(against, "plan per head", "norm"),
     "rows where a plan is best": best,
+    "plan of half the planes": half,
     "plan per head against norm, sets": partial(wins, "plan per head", "norm"),
     "plan against norm over the model, sets": partial(wins, "plan", "norm over the model"),
     "plan against highest, sets": partial(wins, "plan", "highest"),
