@@ -136,6 +136,13 @@ def test_the_claim_of_the_readme_about_rotations_is_that_of_the_table():
     assert (plan - plain).xs("copy_loss", level="measure").max() > 1
 
 
+def test_planning_rotations_cost_less_than_three_passes():
+    rows = json.loads((ROOT / "bench/results.json").read_text())["rotations"]
+    assert max(row["tokens"] for row in rows) > 2048  # from there on, not all queries count
+    assert max(row["planning ratio"] for row in rows) < 3
+    assert "less than three plain passes" in (ROOT / "docs" / "rotations.md").read_text(encoding="utf-8")
+
+
 def test_the_readme_counts_the_model_types_of_the_table():
     table = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8")
     (counts,) = re.findall(r'\*\*(\d+) verified, (\d+) at level "prompt" only, (\d+) refused\.\*\*', table)
