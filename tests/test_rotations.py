@@ -26,7 +26,15 @@ from wherewhat.studies.rotations.calibrate import Calibration, calibrate, querie
 from wherewhat.studies.rotations.evaluate import Material, measure_plans
 from wherewhat.studies.rotations.experiment import Experiment, Trial, experiment, summarise
 from wherewhat.studies.rotations.finetune import finetune
-from wherewhat.studies.rotations.plan import BASELINES, CONTROLS, baseline, frozen, most_needed, shuffled
+from wherewhat.studies.rotations.plan import (
+    BASELINES,
+    CONTROLS,
+    baseline,
+    frozen,
+    most_needed,
+    needed_by_effect,
+    shuffled,
+)
 from wherewhat.studies.rotations.relation import relation
 from wherewhat.studies.rotations.rotations import by_criterion
 
@@ -198,6 +206,26 @@ def test_what_a_loss_needs_holds_at_every_length() -> None:
     assert plan.needed(1e-9) is None
 
 
+def test_what_effects_need_keeps_as_many_in_every_head_under_that_budget() -> None:
+    effect = torch.tensor([[[3.0, 0.2, 0.1], [1.0, 0.5, 0.0]]])
+    kept = {total: needed_by_effect(effect, total, "head").sum(-1).tolist() for total in (5.0, 0.9, 0.7, 0.05)}
+    assert kept == {5.0: [[0, 0]], 0.9: [[1, 1]], 0.7: [[2, 2]], 0.05: [[3, 3]]}  # 0.7 is less than 0.2 + 0.1 + 0.5
+
+
+def test_a_plan_without_losses_leaves_none_behind(tmp_path: Path) -> None:
+    plan = random_plan(random_profile(2, 2, 3, blocks=4))
+    replace(plan, losses=pd.DataFrame({"keep": [1]})).save(tmp_path)
+    (tmp_path / "mine.parquet").touch()
+    plan.save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*plan.files(), "mine.parquet"} - {"losses.parquet"}
+
+
+def test_a_report_shows_one_plan_of_a_model() -> None:
+    profile = random_profile(2, 2, 3, blocks=4)
+    with pytest.raises(BadInput, match="two plans of rotations"):
+        explorer_html([profile, random_plan(profile), random_plan(profile, keep=2)])
+
+
 def test_long_documents_are_seen_from_evenly_spaced_queries() -> None:
     assert queries_of(2048) == [*range(1, 2048)]
     some = queries_of(8192)
@@ -362,7 +390,7 @@ def test_a_model_without_rotation_is_refused(refuse: Any, capsys: Any, tmp_path:
 def test_what_python_alone_can_get_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = ww.load(weights(STORIES)), ww.load_tokenizer(weights(STORIES))
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users
-    with pytest.raises(BadInput, match=r"a plan is the result of ww\.rotations, got list"), ww.gate(model, [(0, 0, 1)]):  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"a plan is the result of ww\.rotations.*got list"), ww.gate(model, [(0, 0, 1)]):  # type: ignore[arg-type]
         pass
     with pytest.raises(BadInput, match="length is for text"):
         ww.rotations(model, ww.binding(tokenizer, pairs=4, samples=2), length=[64], keep=2, tokenizer=tokenizer)

@@ -16,7 +16,8 @@ export function rotationPlan(source) {
   const largest = source.once("largest effect", () => max(source.array("rotation_effect")));
   const { keep, planes, budget, kept, kl, lengths } = source.plan;
   const spread = budget === "model" ? "spread over the whole model" : "in every key head";
-  const lost = kl ? ` KL to the unmodified model: ${number(kl.plan, 3)} nats per token.` : "";
+  const at = ([length, value]) => `${number(value, 3)} at ${length} tokens`;
+  const lost = kl ? ` KL to the unmodified model, in nats per token: ${Object.entries(kl).map(at).join(", ")}.` : "";
   return heatmap({
     id: "rotations",
     title: "Rotations to keep",

@@ -89,9 +89,13 @@ class Result:
         return self.about.get("title") or model_name(self.about.get("model", self.KIND))
 
     def save(self, folder: str | Path) -> None:
-        """Write all files atomically, `FILE` last."""
+        """Write all files atomically, `FILE` last; then files of an earlier result that this one lacks are deleted."""
         for place in {Path(folder), *((Path(folder) / path).parent for path in self._paths().values())}:
             clear_unfinished(place)
+        try:
+            earlier = set((self.read_about(folder) or {"sha256": {}})["sha256"])
+        except Damaged:
+            earlier = set[str]()
         contents: dict[str, bytes] = {}
         for name, path in self._paths().items():
             value = getattr(self, name)
@@ -104,6 +108,8 @@ class Result:
         digests[self.FILE] = sha256(_canonical(stated))
         about = json.dumps(stated | {"sha256": digests}, indent=1, allow_nan=False)
         write_atomically(Path(folder) / self.FILE, about + "\n")
+        for path in earlier - digests.keys():
+            (Path(folder) / path).unlink(missing_ok=True)
 
     @classmethod
     def load(cls: type[AnyResult], folder: str | Path) -> AnyResult:

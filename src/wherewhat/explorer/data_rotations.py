@@ -8,13 +8,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..errors import BadInput
 from ..studies.rotations.plan import RotationPlan
 from .data_ablation import profiles_of
 
 
 def plans_of(sources: Sequence[Any], plans: Sequence[RotationPlan]) -> dict[int, RotationPlan]:
     """The plan of every profile that has one, by the index of the profile among the sources."""
-    return {at: plan for plan in plans for at in profiles_of(sources, plan, "plan")}
+    found: dict[int, RotationPlan] = {}
+    for plan in plans:
+        profiles = profiles_of(sources, plan, "plan")
+        if found.keys() & profiles:
+            raise BadInput(f"two plans of rotations for {plan.name}: a report shows one")
+        found |= dict.fromkeys(profiles, plan)
+    return found
 
 
 def plan_data(
@@ -32,4 +39,6 @@ def plan_data(
         for name in ("effect", "kept")
     }
     about = {name: plan.about[name] for name in ("keep", "planes", "budget", "lengths")}
-    return about | {"kept": int(plan.tensors["kept"].sum()), "kl": plan.summary().get("kl")}, arrays
+    found = plan.summary()
+    kl = {length: measures["kl"]["plan"] for length, measures in found.get("by_length", {}).items()}
+    return about | {"kept": found["kept"], "kl": kl or None}, arrays

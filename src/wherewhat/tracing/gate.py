@@ -78,7 +78,7 @@ def gate(
         raise BadInput(describe(model))
     if plan is not None and not isinstance(plan, Plan):
         raise BadInput(
-            f"a plan is the result of ww.rotations, got {type(plan).__name__}; rotations to stop go to freeze="
+            f"a plan is the result of ww.rotations or ww.RotationPlan.load(folder), got {type(plan).__name__}"
         )
     keeper = _keepers.get(model) or Gatekeeper(model)
     freeze = [*freeze, *(() if plan is None else plan.frozen_in(model))]

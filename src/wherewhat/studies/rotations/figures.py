@@ -41,14 +41,16 @@ def plan_figure(plan: RotationPlan) -> Figure:
         curve.legend(frameon=False, fontsize=6)
     else:
         curve.plot(*zip(*plan.curve().items(), strict=True), color=WHERE, marker="o", ms=3, lw=1.2)
-        several = plan.losses["length"].nunique() > 1
-        curve.set(ylabel="largest KL of all lengths" if several else "KL, nats per token", title="Loss by number kept")
-        rows: Any = plan.losses.query(f"measure == 'kl' and criterion != 'none' and keep == {plan.about['keep']}")
-        means = rows.groupby("criterion", sort=False)["value"].mean().to_dict()
-        (bars,) = rest
-        bars.barh(list(means), list(means.values()), color=[COLOURS.get(name, NEITHER) for name in means])
+        lengths = sorted(plan.losses["length"].unique())
+        kl = "KL, nats per token" if len(lengths) == 1 else f"largest KL at {' or '.join(map(str, lengths))} tokens"
+        curve.set(ylabel=kl, title="KL by number kept")
+        order = [name for name in plan.losses["criterion"].unique() if name != "none"]
+        worst, (bars,) = plan.worst(), rest
+        drawn = bars.barh(order, [worst[name] for name in order], color=[COLOURS.get(name, NEITHER) for name in order])
+        bars.bar_label(drawn, fmt="%.3g", padding=2, fontsize=6)
+        bars.margins(x=0.15)
         bars.invert_yaxis()
-        bars.set(xlabel="KL, nats per token", title="What the model loses")
+        bars.set(xlabel=kl, title="KL by criterion")
     figure.suptitle(
         f"{plan.name}: {plan.about['keep']} of {plan.about['planes']} rotations", fontsize=10, x=0.01, ha="left"
     )

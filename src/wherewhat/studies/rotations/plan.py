@@ -64,6 +64,11 @@ class RotationPlan(Result, file="rotations.json", kind="plan of rotations"):
         losses: Any = self.losses.query("criterion == 'plan' and measure == 'kl'")
         return losses.groupby("keep")["value"].max().sort_index().to_dict()
 
+    def worst(self) -> dict[str, float]:
+        """KL by criterion, the largest of all lengths; empty if unknown."""
+        kl = [found["kl"] for found in self.summary().get("by_length", {}).values()]
+        return {name: max(each[name] for each in kl) for name in (kl[0] if kl else {})}
+
     def needed(self, tolerance: float) -> Kept | None:
         """The planes that a KL of at most `tolerance` needs at every length: the fewest of the numbers that were
         evaluated, if any."""
@@ -150,6 +155,8 @@ def check_plan(keep: int, budget: str, planes: int | None = None) -> None:
     """Refuse a number of planes that no head has, and a budget that does not exist."""
     if budget not in BUDGETS:
         raise BadInput(f"budget is {' or '.join(BUDGETS)}, got {budget}")
+    if keep != int(keep):
+        raise BadInput(f"keep must be a whole number, got {keep}")
     if keep < 0 or (planes is not None and keep > planes):
         most = "" if planes is None else f" to {planes}, the planes of a head"
         raise BadInput(f"keep must be 0{most or ' or more'}, got {keep}")
@@ -178,13 +185,18 @@ def ranks(effect: Scores) -> Tensor:
     return effect.nan_to_num(nan=-torch.inf).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
 
 
-def needed_by_effect(effect: Scores, tolerance: float) -> Kept:
-    """The smallest set of planes to keep such that the effects of all others add up to at most this tolerance.
+def needed_by_effect(effect: Scores, tolerance: float, budget: str = "model") -> Kept:
+    """The fewest planes to keep such that the effects of all others add up to at most this tolerance.
 
     >>> needed_by_effect(torch.tensor([[[3.0, 0.2], [1.0, 0.1]]]), 0.5).tolist()
     [[[True, False], [True, False]]]
     """
-    flat = effect.nan_to_num(nan=0.0).flatten().double()
+    known = effect.nan_to_num(nan=0.0).double()
+    if budget == "head":
+        ranked = known.sort(dim=-1, descending=True).values.sum((0, 1))
+        dropped = ranked.flip(0).cumsum(0).flip(0)  # by the number that is kept
+        return most_needed(effect, int((dropped > tolerance).sum()), budget)
+    flat = known.flatten()
     order = flat.argsort()
     kept = torch.ones_like(flat, dtype=torch.bool)
     kept[order[flat[order].cumsum(0) <= tolerance]] = False

@@ -94,6 +94,7 @@ def rotations(
         raise BadInput(f"the model takes {context} tokens, got a length of {longest}")
     ids = tokens_of(opened.tokenizer, written)
     if prompts is None:
+        cut(opened.tokenizer, ids, max(lengths), samples)  # a text that is too short is refused with its largest need
         documents = [one for size in lengths for one in cut(opened.tokenizer, ids, size, samples)]
     else:
         documents = [prompt.ids for prompt in prompts]

@@ -24,11 +24,15 @@ def show_plan(plan: RotationPlan, console: Console) -> None:
         Text.assemble((plan.name, "bold"))
         + Text(f": {about['keep']} of {about['planes']} rotations{spread}; {int(kept.sum()):,} in all.")
     )
+    lengths = " and ".join(f"{length:,}" for length in about["lengths"])
+    console.print(f"Calibrated on documents of {lengths} tokens: the plan serves text of that length best.")
     if plan.losses is None:
-        columns = {f"for {tolerance:g}": needed_by_effect(plan.tensors["effect"], tolerance) for tolerance in EFFECTS}
+        effect, budget = plan.tensors["effect"], about["budget"]
+        columns = {f"for {tolerance:g}": needed_by_effect(effect, tolerance, budget) for tolerance in EFFECTS}
         meaning = (
             "for T: the fewest rotations such that the effects of all others, summed over all layers, are at most T "
-            "nats of attention per query. With --evaluate: for the KL of next tokens instead."
+            f"nats of attention per query. Those that the plan drops have {float(effect[~kept].nansum()):.2g}. "
+            "This does not tell the KL of next tokens: measure it with --evaluate."
         )
     else:
         columns = {f"for KL {tolerance:g}": plan.needed(tolerance) for tolerance in DIVERGENCES}
@@ -61,7 +65,8 @@ def _show_losses(plan: RotationPlan, console: Console) -> None:
         "\nKL to the unmodified model and losses in nats per token; copy loss: on the second copy of random tokens; "
         "binding: probability of the right answer, and its loss. Norm, highest, lowest, uniform and random (mean over "
         "draws) keep the same number in each key head, all others follow --budget. Shuffled heads: the plan's scores "
-        "given to other heads; shuffled text: calibrated on tokens in random order."
+        "given to other heads; shuffled text: calibrated on tokens in random order. Copying and binding say nothing "
+        "about a model that cannot do them unmodified."
     )
     curve = "  ".join(f"{keep}: {kl:.3f}" for keep, kl in plan.curve().items())
     worst = " at the worst length" if losses["length"].nunique() > 1 else ""
