@@ -41,8 +41,8 @@ def plan_figure(plan: RotationPlan) -> Figure:
         curve.legend(frameon=False, fontsize=6)
     else:
         curve.plot(*zip(*plan.curve().items(), strict=True), color=WHERE, marker="o", ms=3, lw=1.2)
-        lengths = sorted(plan.losses["length"].unique())
-        kl = "KL, nats per token" if len(lengths) == 1 else f"largest KL at {' or '.join(map(str, lengths))} tokens"
+        several = f"largest KL at {' or '.join(map(str, plan.tested))} tokens"
+        kl = several if len(plan.tested) > 1 else "KL, nats per token"
         curve.set(ylabel=kl, title="KL by number kept")
         order = [name for name in plan.losses["criterion"].unique() if name != "none"]
         worst, (bars,) = plan.worst(), rest

@@ -57,6 +57,11 @@ class RotationPlan(Result, file="rotations.json", kind="plan of rotations"):
             )
         return self.frozen()
 
+    @property
+    def tested(self) -> list[int]:
+        """The lengths at which it was evaluated."""
+        return [] if self.losses is None else sorted({int(length) for length in self.losses["length"]})
+
     def curve(self) -> dict[int, float]:
         """The plan's KL by number of planes kept per key head, the largest of all lengths; empty if unknown."""
         if self.losses is None:

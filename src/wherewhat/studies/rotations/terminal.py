@@ -36,7 +36,7 @@ def show_plan(plan: RotationPlan, console: Console) -> None:
         )
     else:
         columns = {f"for KL {tolerance:g}": plan.needed(tolerance) for tolerance in DIVERGENCES}
-        everywhere = " at every length" if plan.losses["length"].nunique() > 1 else ""
+        everywhere = " at every length" if len(plan.tested) > 1 else ""
         meaning = (
             f"for KL T: the fewest rotations, of the numbers tried, whose KL is at most T nats per token{everywhere}."
         )
@@ -54,7 +54,7 @@ def show_plan(plan: RotationPlan, console: Console) -> None:
 def _show_losses(plan: RotationPlan, console: Console) -> None:
     losses: Any = plan.losses[plan.losses["keep"] == plan.about["keep"]]  # pyright: ignore[reportOptionalSubscript]
     means = dict(losses.groupby(["criterion", "measure", "length"], sort=False)["value"].mean().items())
-    for length in dict.fromkeys(losses["length"]):
+    for length in plan.tested:
         columns = [measure for measure in MEASURES if ("plan", measure, length) in means]
         table = _table(f"{length} tokens, kept by", *(MEASURES[measure] for measure in columns))
         for criterion in dict.fromkeys(losses["criterion"]):
@@ -69,7 +69,7 @@ def _show_losses(plan: RotationPlan, console: Console) -> None:
         "about a model that cannot do them unmodified."
     )
     curve = "  ".join(f"{keep}: {kl:.3f}" for keep, kl in plan.curve().items())
-    worst = " at the worst length" if losses["length"].nunique() > 1 else ""
+    worst = " at the worst length" if len(plan.tested) > 1 else ""
     console.print(f"KL of the plan{worst} by planes kept per key head:  {curve}")
 
 
