@@ -171,21 +171,15 @@ def for_copies() -> str:
 
 
 def finetuned() -> str:
-    """KL and loss on held-out samples, before and after training with each criterion in force: means over seeds, with
-    95 % intervals at the start and at the end."""
+    """KL and loss on held-out samples, before and after training with each criterion in force, for every seed."""
     found = results("rotations-finetuned")
-    steps = [0, 50, 100, found["step"].max()]
+    columns = [(measure, step) for measure in ("kl", "loss") for step in (0, 100, found["step"].max())]
     rows = []
     for (model, share, criterion), group in found.groupby(["model", "share", "criterion"], sort=False):
-        cells = []
-        for measure in ("kl", "loss"):
-            for step in steps:
-                mean, low, high = mean_interval(group.loc[group["step"] == step, measure])
-                around = f" ({written(low)} to {written(high)})" if step in (steps[0], steps[-1]) else ""
-                cells.append(written(mean) + around)
-        rows.append([LABELS[model], f"1/{share}", criterion, *cells])
-    header = [f"{name} at step {step}" for name in ("KL", "loss") for step in steps]
-    return table(" | ".join(["model", "kept", "by", *header]), rows)
+        cells = (group.loc[group["step"] == step, measure] for measure, step in columns)
+        rows.append([LABELS[model], f"1/{share}", criterion, *(", ".join(map(written, cell)) for cell in cells)])
+    header = [f"{'KL' if measure == 'kl' else measure}, step {step}" for measure, step in columns]
+    return table(" | ".join(["model", "kept", "criterion", *header]), rows)
 
 
 def half(criterion: str) -> str:

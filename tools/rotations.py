@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--finetune", type=Path, help="fine-tune with each criterion in force, into this table")
     parser.add_argument("--relation", type=Path, help="effects beside scores on two binding prompts, into this table")
     parser.add_argument("--steps", type=int, default=300, help="of fine-tuning")
-    parser.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
+    parser.add_argument("--seeds", type=int, default=2, help="of fine-tuning")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     begun = monotonic()
