@@ -46,15 +46,14 @@ class AttentionLayer:
             sink=None if self.sinks is None else self.sinks.float()[None],
         )
 
-    def attention(self, rows: slice, positions: Sequence[int], keys: int | None = None) -> Float[Tensor, "B H Q T"]:
-        """The attention of some rows of the queries, which are at these positions, on the first `keys` keys (default:
-        all); later ones have 0."""
-        return self.attention_and_slope(rows, positions, keys)[0]
+    def attention(self, rows: slice, positions: Sequence[int]) -> Float[Tensor, "B H Q T"]:
+        """The attention of some rows of the queries, which are at these positions, on all keys; later ones have 0."""
+        return self.attention_and_slope(rows, positions)[0]
 
     def attention_and_slope(
         self, rows: slice, positions: Sequence[int], keys: int | None = None
     ) -> tuple[Float[Tensor, "B H Q T"], Float[Tensor, "B H Q T"] | None]:
-        """The same and, with soft-capping, the derivative of the capped logit by the logit."""
+        """The same, on the first `keys` keys, and with soft-capping the derivative of the capped logit by the logit."""
         queries, seen = self.queries[:, :, rows].float() * self.scaling, self.keys[:, :, :keys].float()
         logits = (queries.unflatten(1, (seen.shape[1], -1)) @ seen[:, :, None].mT).flatten(1, 2)
         slope = None
