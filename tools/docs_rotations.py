@@ -80,7 +80,7 @@ def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (),
                 cells.append("")
                 continue
             value, low, high = (written(by[column][name], digits) for column in ("value", "low", "high"))
-            low = written(0, digits) if low.startswith("-") else low  # Student's t does not know that
+            low = written(0, digits) if low.startswith("-") else low  # none of the measures is negative
             around = f" ({low} to {high})" if name in intervals else ""
             cells.append((f"**{value}**" if value == best else value) + around)
         rows.append([label(*key[:2]), thousands(key[2]), f"1/{key[3]}", *cells])
@@ -136,8 +136,9 @@ def across() -> str:
     wide = found.pivot_table(
         index=["model", "share", "criterion"], columns=["length", "calibrated"], values="value", sort=False
     ).reindex(columns=pairs)
-    for one, other in (pairs[:2], pairs[2:]):
-        wide[other] = wide[other].fillna(wide[one])
+    fixed = wide.index.get_level_values("criterion") == "highest"
+    for matched, other in (pairs[:2], pairs[2:]):
+        wide.loc[fixed, [other]] = wide.loc[fixed, [matched]].to_numpy()
     rows = [
         [label(model, ""), f"1/{share}", criterion, *("" if pd.isna(value) else written(value) for value in values)]
         for (model, share, criterion), values in zip(wide.index, wide.to_numpy(), strict=True)

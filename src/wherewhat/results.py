@@ -6,6 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import version
@@ -92,10 +93,9 @@ class Result:
         """Write all files atomically, `FILE` last; then files of an earlier result that this one lacks are deleted."""
         for place in {Path(folder), *((Path(folder) / path).parent for path in self._paths().values())}:
             clear_unfinished(place)
-        try:
-            earlier = set((self.read_about(folder) or {"sha256": {}})["sha256"])
-        except Damaged:
-            earlier = set[str]()
+        earlier: set[str] = set()
+        with suppress(Damaged):
+            earlier |= (self.read_about(folder) or {"sha256": {}})["sha256"].keys()
         contents: dict[str, bytes] = {}
         for name, path in self._paths().items():
             value = getattr(self, name)

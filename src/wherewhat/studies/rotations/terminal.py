@@ -25,7 +25,7 @@ def show_plan(plan: RotationPlan, console: Console) -> None:
         + Text(f": {about['keep']} of {about['planes']} rotations{spread}; {int(kept.sum()):,} in all.")
     )
     lengths = " and ".join(f"{length:,}" for length in about["lengths"])
-    console.print(f"Calibrated on documents of {lengths} tokens: the plan serves text of that length best.")
+    console.print(f"Calibrated on documents of {lengths} tokens; for text of another length use --length.")
     if plan.losses is None:
         effect, budget = plan.tensors["effect"], about["budget"]
         columns = {f"for {tolerance:g}": needed_by_effect(effect, tolerance, budget) for tolerance in EFFECTS}
