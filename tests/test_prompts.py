@@ -147,6 +147,18 @@ def test_the_question_is_spread_over_the_prompt(smol):
     assert [later - earlier for earlier, later in pairwise(targets)] == [8] * 7
 
 
+def test_several_questions_about_each_list(smol):
+    asked = binding(smol, pairs=16, samples=2, questions=4)
+    lists = [prompt.labels for prompt in asked]
+    assert lists[:4] == [lists[0]] * 4
+    assert lists[4:] == [lists[4]] * 4 != lists[:4]
+    assert [prompt.labels for prompt in binding(smol, pairs=16, samples=2)] == [lists[0], lists[4]]
+    targets = sorted(prompt.target for prompt in asked)  # evenly spread over the lists
+    assert [later - earlier for earlier, later in pairwise(targets)] == [2] * 7
+    for prompt in asked:
+        assert prompt.text.endswith(f"{prompt.labels[prompt.target].split()[0]} likes")
+
+
 def test_up_to_512_pairs_and_the_same_seed_gives_the_same_prompts(smol):
     once, again, other = (binding(smol, pairs=512, samples=1, seed=seed)[0] for seed in (1, 1, 2))
     assert once == again != other
@@ -236,7 +248,7 @@ def test_invalid_tasks_are_refused(wrong, said):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"pairs": 1}, {"pairs": 513}, {"samples": 0}, {"kind": "smell"}, {"template": "sonnet"}]
+    "wrong", [{"pairs": 1}, {"pairs": 513}, {"samples": 0}, {"questions": 0}, {"kind": "smell"}, {"template": "sonnet"}]
 )
 def test_invalid_binding_prompts_are_refused(smol, wrong):
     with pytest.raises(ww.BadInput):

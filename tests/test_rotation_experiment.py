@@ -11,7 +11,12 @@ import torch
 
 import wherewhat as ww
 from conftest import weights
+from tiny import tiny_model
 from wherewhat.core.rotation_effect import rotation_effect
+from wherewhat.errors import BadInput
+from wherewhat.prompts import Prompt
+from wherewhat.studies.ablation.measures import answers
+from wherewhat.studies.rotations.evaluate import lists_that_fit, probabilities
 from wherewhat.studies.rotations.experiment import Experiment, Trial, experiment, summarise
 from wherewhat.studies.rotations.finetune import finetune
 from wherewhat.studies.rotations.relation import relation
@@ -59,20 +64,81 @@ def test_training_with_a_plan_in_force_comes_closer_to_the_model(
         assert kl[criterion, 20] < kl[criterion, 0]
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "smollm3"])
+def test_questions_about_one_list_have_the_answers_that_they_have_alone(family: str) -> None:
+    model, drawn = tiny_model(family), torch.Generator().manual_seed(0)
+    asked = []
+    for questions in ((5, 7, 5), (6, 6, 6)):  # tokens of each question, behind a list of its own
+        first = torch.randint(3, 100, (20,), generator=drawn).tolist()
+        rest = [torch.randint(3, 100, (tokens,), generator=drawn).tolist() for tokens in questions]
+        asked += [Prompt((*first, *one), blocks=(), answer=9) for one in rest]
+    plain = answers(model, asked)[1]
+    torch.testing.assert_close(probabilities(model, asked, 3), plain, rtol=1e-4, atol=0)
+    with ww.gate(model, freeze=[(1, 0, 1), (1, 2, 3), (2, None, 2)]):
+        gated = answers(model, asked)[1]
+        torch.testing.assert_close(probabilities(model, asked, 3), gated, rtol=1e-4, atol=0)
+    assert not torch.allclose(gated, plain, rtol=1e-2, atol=0)
+
+
+@pytest.mark.weights
+def test_lists_have_several_questions_and_fit() -> None:
+    tokenizer = ww.load_tokenizer(weights(STORIES))
+    asked = lists_that_fit(tokenizer, 256, 2, 0, questions=3)
+    lists = [[prompt.text.split(" What color")[0] for prompt in asked[at : at + 3]] for at in (0, 3)]
+    assert [len(set(one)) for one in lists] == [1, 1]
+    assert lists[0][0] != lists[1][0]
+    assert len({prompt.target for prompt in asked}) == 6
+    assert 240 < max(len(prompt.ids) for prompt in asked) <= 256
+    assert not lists_that_fit(tokenizer, 16, 2, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.weights
 def test_an_experiment_resumes_from_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wherewhat.studies.rotations.experiment.SETS", 2)
     model = str(weights(STORIES))
-    trials = list(experiment(model, tmp_path, lengths=[16, 32], tokens=64))
-    assert len(trials) == 2 * (2 + 2 + 2 + 1)  # sets; text and tasks of two lengths; text across lengths; copies
+
+    def run(known: pd.DataFrame | None = None, part: tuple[int, int] = (0, 1)) -> list[pd.DataFrame]:
+        return list(experiment(model, tmp_path, lengths=[64, 128], tokens=128, known=known, part=part))
+
+    trials = run()
+    # Everything at two lengths and across them, and plans for copies, for two sets each.
+    assert len(trials) == 2 * (3 * 2 + 1 + 3 * 2)
     rows = pd.concat(trials, ignore_index=True)
-    assert not list(experiment(model, tmp_path, lengths=[16, 32], tokens=64, known=rows))
-    for lost in (3, 7, -1):  # tasks, text across lengths, copies
-        known = pd.concat(trials[:lost] + trials[lost:][1:])
-        (again,) = experiment(model, tmp_path, lengths=[16, 32], tokens=64, known=known)
+    assert set(rows.query("measure == 'binding'")["criterion"]) == {"none"}  # the model does not answer lists
+    assert not run(rows)
+    for lost in (3, -3, -14):  # copying, text across lengths, plans for copies
+        (again,) = run(pd.concat(trials[:lost] + trials[lost:][1:]))
         pd.testing.assert_frame_equal(again, trials[lost])
-    rows = rows.query("length == 16 and calibrated == 16 and documents == 'packaged'")
-    table: Any = summarise(rows).query("measure == 'kl' and share == 2")
+    parts = [one for number in (0, 1) for one in run(part=(number, 2))]
+    assert pd.concat(parts).sort_values([*rows]).to_numpy().tolist() == rows.sort_values([*rows]).to_numpy().tolist()
+    found = rows.query("length == 64 and calibrated == 64 and documents == 'packaged'")
+    table: Any = summarise(found).query("measure == 'kl' and share == 2")
     kl = table.set_index("criterion")["value"].to_dict()
     assert kl["plan"] < min(kl["random"], kl["shuffled heads"])
+
+
+@pytest.mark.weights
+def test_an_experiment_adds_the_criteria_that_are_missing_and_no_others(tmp_path: Path) -> None:
+    running = Experiment(str(weights(STORIES)), tmp_path, lengths=[32], tokens=64)
+    trial = Trial(0, 32, 32)
+    rows = running.run(trial)
+    draws = rows.query("criterion == 'random' and measure == 'kl' and share == 2 and unit == 0")
+    assert sorted(draws["draw"]) == [0, 1, 2, 3, 4]
+    assert draws["value"].nunique() > 1
+    missing = (rows["criterion"] == "lowest") | (rows["draw"] == 3)
+    again = running.run(trial, rows[~missing])
+    pd.testing.assert_frame_equal(again.reset_index(drop=True), rows[missing].reset_index(drop=True))
+    other = rows.assign(value=rows["value"] + 0.1)
+    with pytest.raises(BadInput, match="is it the same text"):
+        running.run(trial, other[~missing])
+
+
+@pytest.mark.weights
+def test_a_model_that_answers_lists_is_asked_under_every_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wherewhat.studies.rotations.experiment.ANSWERED", 0.0)
+    running = Experiment(str(weights(STORIES)), tmp_path, lengths=[64], tokens=64)
+    rows = running.run(Trial(0, 64, 64, "binding"))
+    assert set(rows["measure"]) == {"binding", "binding_loss"}
+    assert rows.groupby(["measure", "criterion", "share", "draw"]).size().eq(16).all()
+    assert {"none", "plan", "shuffled text", "lowest"} < set(rows["criterion"])

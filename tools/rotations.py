@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--own", action="store_true", help="documents that the model writes itself")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--results", type=Path, default=Path("results/rotations.parquet"), help="the table")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="this process and how many share the work")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no trial after this time")
     parser.add_argument("--finetune", type=Path, help="fine-tune with each criterion in force, into this table")
     parser.add_argument("--relation", type=Path, help="effects beside scores on two binding prompts, into this table")
@@ -77,8 +78,9 @@ def main() -> None:
             continue
         table = pd.read_parquet(given.results) if given.results.exists() else None
         trials = experiment(
-            model, given.folder, own=given.own, lengths=given.lengths, tokens=given.tokens, known=table, say=say
-        )
+            model, given.folder, own=given.own, lengths=given.lengths, tokens=given.tokens, known=table,
+            part=tuple(given.part), say=say,
+        )  # fmt: skip
         for rows in trials:
             table = rows if table is None else pd.concat([table, rows], ignore_index=True)
             write_table(given.results, table)

@@ -120,19 +120,22 @@ def binding(
     chat: bool = False,
     template: str = "plain",
     group: int = 1,
+    questions: int = 1,
 ) -> list[Prompt]:
     """Prompts of `pairs` statements, a question about one of them, and the beginning of its answer.
 
     Names and words are chosen such that statements have the same number of tokens with this tokenizer, and such that
     the first token of a word identifies it. If there are not enough such names, others fill up the prompt but are not
     swapped. The position of the statement in question is spread evenly over the samples. Every `group` neighbouring
-    statements form one block.
+    statements form one block. With several `questions`, that many neighbouring prompts have the same list.
 
     >>> prompt = binding(tokenizer, pairs=16, samples=1)[0]            # doctest: +SKIP
     >>> prompt.text                                                    # doctest: +SKIP
     'Here is a list of what people like. Alice likes red. ... What color does Alice like? Alice likes'
     """
     check_binding(pairs, samples, kind, template, group)
+    if questions < 1:
+        raise BadInput(f"questions must be at least 1, got {questions}")
     names, words = _names_alike(tokenizer, pairs), _words_apart(tokenizer, KINDS[kind].words)
     draw = random.Random(seed)
     first = draw.random()
@@ -140,8 +143,9 @@ def binding(
     for sample in range(samples):
         people = draw.sample(names, pairs)
         given = list(zip(people, (draw.choice(words) for _ in people), strict=True))
-        asked = int((first + sample / samples) % 1 * pairs)
-        prompts.append(_binding_prompt(tokenizer, KINDS[kind], TEMPLATES[template], given, asked, chat, group))
+        for question in range(questions):
+            asked = int((first + (sample + question * samples) / (samples * questions)) % 1 * pairs)
+            prompts.append(_binding_prompt(tokenizer, KINDS[kind], TEMPLATES[template], given, asked, chat, group))
     return prompts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...prompts import Prompt, binding, repeats
 from ...prompts.binding import MOST_PAIRS
 from ...prompts.request import longest, pairs_that_fit
 from ...tracing.gate import gate
-from ...tracing.hook import quiet_evaluation
+from ...tracing.hook import last_logits_only, quiet_evaluation
 from ...tracing.offload import entry_device
 from ..ablation.measures import answers
 from .calibrate import Calibration
@@ -34,11 +35,13 @@ POSITIONS = 512  # at which next-token distributions are compared in one pass, e
 
 @dataclass(frozen=True)
 class Material:
-    """What a model is tested on at one length: documents, random tokens repeated once, lists with a question."""
+    """What a model is tested on at one length: documents, random tokens repeated once, lists with a question. Every
+    `questions` neighbouring ones of `asked` have the same list."""
 
     documents: Int[Tensor, "B T"] | None = None
     copies: Int[Tensor, "B T"] | None = None
     asked: tuple[Prompt, ...] = ()
+    questions: int = 1
 
     @property
     def digest(self) -> str:
@@ -63,15 +66,14 @@ def copies(tokenizer: Any, length: int, samples: int, seed: int) -> Int[Tensor, 
     return torch.tensor([[*prompt.ids, prompt.answer] for prompt in repeated])
 
 
-def tasks(tokenizer: Any, length: int, samples: int, seed: int) -> Material:
-    """Random tokens and their copy, and lists of as many pairs as fit into `length` tokens."""
+def lists_that_fit(tokenizer: Any, length: int, samples: int, seed: int, questions: int = 1) -> tuple[Prompt, ...]:
+    """Lists of as many pairs as fit into `length` tokens, each with some questions; none if no list is that short."""
 
     def lists(pairs: int) -> list[Prompt]:
-        return binding(tokenizer, pairs, samples, seed)
+        return binding(tokenizer, pairs, samples, seed, questions=questions)
 
     asked = lists(pairs_that_fit(lists, length, min(MOST_PAIRS, max(2, length // 3))))  # 3 tokens per pair or more
-    fitting = tuple(asked) if longest(asked) <= length else ()
-    return Material(copies=copies(tokenizer, length, samples, seed), asked=fitting)
+    return tuple(asked) if longest(asked) <= length else ()
 
 
 def digest_of_plans(plans: Sequence[Kept]) -> str:
@@ -86,28 +88,61 @@ def measure_plans(
     KL is that of the unmodified model's next-token distribution to the modified one's, in nats per token.
     """
     own = None if material.documents is None else log_probabilities(model, *_spaced(material.documents))
-    measured = [_measure(model, material, own)]
+    measured = [_on_text(material, own, own) | _on_tasks(model, material)]
     for kept in plans:
         with gate(model, freeze=frozen(kept, found.present, found.layers, found.groups)):
-            measured.append(_measure(model, material, own))
-    return {name: torch.stack([one[name] for one in measured]).double() for name in measured[0]}
+            changed = None if material.documents is None else log_probabilities(model, *_spaced(material.documents))
+            measured.append(_on_text(material, own, changed) | _on_tasks(model, material))
+    return {name: torch.stack([one[name] for one in measured]).double().cpu() for name in measured[0]}
 
 
-def _measure(model: Any, material: Material, own: Tensor | None) -> dict[str, Tensor]:
+def _on_text(material: Material, own: Tensor | None, changed: Tensor | None) -> dict[str, Tensor]:
+    if material.documents is None or own is None or changed is None:
+        return {}
+    pairs = zip(own.unbind(1), changed.unbind(1), strict=True)  # position by position, to save memory
+    kl = torch.stack([(one.exp() * (one - two)).sum(-1) for one, two in pairs]).mean(0)
+    return {"kl": kl, "loss": next_token_loss(changed, *_spaced(material.documents))}
+
+
+def _on_tasks(model: Any, material: Material) -> dict[str, Tensor]:
     values: dict[str, Tensor] = {}
-    if material.documents is not None and own is not None:
-        ids, positions = _spaced(material.documents)
-        changed = log_probabilities(model, ids, positions)
-        pairs = zip(own.unbind(1), changed.unbind(1), strict=True)  # position by position, to save memory
-        values["kl"] = torch.stack([(one.exp() * (one - two)).sum(-1) for one, two in pairs]).mean(0)
-        values["loss"] = next_token_loss(changed, ids, positions)
     if material.copies is not None:
         ids, positions = _spaced(material.copies, material.copies.shape[1] // 2 + 1)
         values["copy_loss"] = next_token_loss(log_probabilities(model, ids, positions), ids, positions)
     if material.asked:
-        _, probability = answers(model, list(material.asked))
+        probability = probabilities(model, material.asked, material.questions)
         values |= {"binding": probability, "binding_loss": -probability.clamp(min=1e-30).log()}
-    return {name: value.cpu() for name, value in values.items()}
+    return values
+
+
+def probabilities(model: Any, prompts: Sequence[Prompt], questions: int) -> Float[Tensor, " P"]:
+    """Of the right answer to each prompt. Every `questions` neighbouring prompts have the same list, which is read
+    once, up to where they differ."""
+    if questions == 1:
+        return answers(model, list(prompts))[1]
+    device, found = entry_device(model), [0.0] * len(prompts)
+    for start in range(0, len(prompts), questions):
+        ids = [prompt.ids for prompt in prompts[start : start + questions]]
+        columns = enumerate(zip(*ids, strict=False))
+        shared = next((at for at, column in columns if len(set(column)) > 1), min(map(len, ids)) - 1)
+        with quiet_evaluation(model):
+            first = torch.tensor([ids[0][:shared]], device=device)
+            read = model(input_ids=first, use_cache=True, **last_logits_only(model)).past_key_values
+        for length in {len(one) for one in ids}:
+            at = [start + number for number, one in enumerate(ids) if len(one) == length]
+            cache = deepcopy(read)
+            cache.batch_repeat_interleave(len(at))
+            rest = torch.tensor([prompts[one].ids[shared:] for one in at], device=device)
+            places = torch.arange(shared, length, device=device).expand(len(at), -1)
+            with quiet_evaluation(model):
+                logits = model(
+                    input_ids=rest, past_key_values=cache, position_ids=places, **last_logits_only(model)
+                ).logits[:, -1]
+            for one, row in zip(at, logits.float().softmax(-1).cpu(), strict=True):
+                answer = prompts[one].answer
+                assert answer is not None
+                found[one] = float(row[answer])
+    return torch.tensor(found)
 
 
 def _spaced(ids: Int[Tensor, "B T"], start: int = 0) -> tuple[Int[Tensor, "B T"], Int[Tensor, " P"]]:

@@ -1,14 +1,15 @@
 """The experiment behind the plans: five sets of documents, several lengths and numbers of planes, all criteria.
 
-Each set is calibrated on one text and tested on the next one. Results are rows, one per document, sequence or prompt.
-An interrupted experiment resumes from the table of these rows; the folder only holds calibrations and samples, which
-can be made again.
+Each set is calibrated on one text and tested on the next one. Results are rows, one per document, sequence or question.
+An interrupted experiment resumes from the table of these rows, and a wider one adds the rows that are missing; the
+folder only holds calibrations and samples, which can be made again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice, permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,26 @@ from ...tracing.offload import entry_device
 from ...tracing.self_check import stated_context
 from ..stats import mean_interval
 from .calibrate import Calibration, Ids, calibrate, cut, opening, shuffled_text, tokens_of
-from .evaluate import Material, copies, measure_plans, tasks
-from .plan import Kept, baseline, most_needed, shuffled
+from .evaluate import Material, copies, lists_that_fit, measure_plans, probabilities
+from .plan import BASELINES, CONTROLS, Kept, baseline, most_needed, shuffled
 
 LENGTHS = (256, 1024, 2048)
 SHARES = (2, 4, 8)  # one half, a quarter, an eighth of the planes are kept
 SETS = 5
 TOKENS = 1024  # read per set, or one document if it is longer
-VERSION = 1  # of the trials; rows of another version are not reused
-FIXED = ("highest", "uniform", "random")
+VERSIONS = {"text": 1, "copying": 1, "binding": 2, "copies": 1}  # of trials; rows of another version are not reused
+QUESTIONS = 16  # about every list of the binding task
+ANSWERED = 0.1  # plans are not tested on lists whose right answers have a lower mean probability unmodified
+AGREES = 1e-3  # nats: by how much losses of the unmodified model may differ from one machine to another
+DRAWS = 5  # of random planes per set, at the shortest length
+MATCHED = ("plan", "plan per head", "norm over the model", *BASELINES, *CONTROLS)
+ACROSS = ("plan", "plan per head", "norm")  # the others do not depend on the length of the calibration, or are controls
+ON_COPIES = ("plan", "plan per head", "plan for both", "plan per head for both")
+SHOWS = {"text": "loss", "copying": "copy_loss", "binding": "binding", "copies": "copy_loss"}  # a measure of each kind
+
+# A criterion, the share of planes that it keeps, and the number of the draw if it draws. Criterion "none" keeps all.
+Choice = tuple[str, int, int]
+UNMODIFIED: Choice = ("none", 1, 0)
 
 
 @dataclass(frozen=True)
@@ -50,8 +62,8 @@ class SampleCell:
 
 @dataclass(frozen=True)
 class Trial:
-    """Calibrated on one set at one length, tested on the next set: text, or copying and binding. Trials of the kind
-    "copies" are calibrated on other random tokens and their copy, and tested on both."""
+    """Calibrated on one set at one length, tested at another: on text of the next set, copying or binding. Trials of
+    the kind "copies" are calibrated on other random tokens and their copy, and tested on text and copies."""
 
     number: int  # of the set
     calibrated: int
@@ -63,13 +75,15 @@ class Trial:
 
 
 def trials(lengths: Sequence[int]) -> Iterator[Trial]:
-    """Text at every length, text across the shortest and the longest, tasks at every length, plans for copies."""
-    shortest, *longer = sorted(lengths)
-    order = [(shortest, shortest, "text"), (shortest, shortest, "tasks")]
-    order += [(length, length, "text") for length in longer]
-    order += [(one, other, "text") for one, other in ((shortest, longer[-1]), (longer[-1], shortest))] if longer else []
-    order += [(length, length, "tasks") for length in longer]
-    order += [(shortest, shortest, "copies")]
+    """Everything at every length, plans for copies, everything across the shortest and the longest length, then text
+    across all lengths."""
+    lengths = sorted(lengths)
+    order = [(one, one, kind) for one, kind in product(lengths, ("text", "copying", "binding"))]
+    order += [(lengths[0], lengths[0], "copies")]
+    across = list(permutations(lengths, 2))
+    extremes = [pair for pair in across if set(pair) == {lengths[0], lengths[-1]}]
+    order += [(*pair, kind) for pair, kind in product(extremes, ("text", "copying", "binding"))]
+    order += [(*pair, "text") for pair in across if pair not in extremes]
     yield from (Trial(number, *which) for which in order for number in range(SETS))
 
 
@@ -86,6 +100,7 @@ class Experiment:
         self.lengths = sorted(length for length in lengths if length <= context)
         self.identity = (model_hash(self.model), dtype_name(self.model))
         self.calibrations: dict[tuple[int, int, str], Calibration] = {}
+        self.answered: dict[int, bool] = {}  # by length of the lists
         self.texts = [tokens_of(self.tokenizer, text) for text in packaged_documents().values()]
 
     def count(self, length: int) -> int:
@@ -120,94 +135,116 @@ class Experiment:
     def copies(self, seed: int, length: int) -> Tensor:
         return copies(self.tokenizer, length, self.count(length), seed)
 
-    def plans(self, trial: Trial) -> dict[tuple[str, int], Kept]:
-        """By criterion and share of planes: fewer criteria at longer lengths and on tasks, where they cost more, and
-        three of them across lengths."""
-        if trial.kind == "copies":
-            return self.plans_for_copies(trial)
-        found = self.calibration(trial.number, trial.calibrated)
-        matched, shortest = trial.calibrated == trial.length, trial.length == self.lengths[0]
-        text = trial.kind == "text"
-        kept: dict[tuple[str, int], Kept] = {}
-        for share in SHARES:
-            keep = found.effect.shape[-1] // share
-            kept["plan", share] = most_needed(found.effect, keep, "model")
-            kept["plan per head", share] = most_needed(found.effect, keep, "head")
-            kept["norm", share] = baseline("norm", found.norm, keep)
-            if matched:
-                fixed = FIXED if text or shortest else ("highest",)
-                kept |= {(name, share): baseline(name, found.norm, keep, trial.number) for name in fixed}
-            if matched and text:
-                kept["norm over the model", share] = most_needed(found.norm, keep, "model")
-            if matched and text and shortest:
-                kept["lowest", share] = baseline("lowest", found.norm, keep)
-                kept["shuffled heads", share] = most_needed(shuffled(found.effect, trial.number), keep, "model")
-                control = self.calibration(trial.number, trial.calibrated, "shuffled text")
-                kept["shuffled text", share] = most_needed(control.effect, keep, "model")
-        return kept
+    def choices(self, trial: Trial) -> list[Choice]:
+        """What is compared in a trial: the unmodified model, and every criterion with every share of planes."""
+        criteria: Sequence[str] = ON_COPIES if trial.kind == "copies" else MATCHED
+        if trial.calibrated != trial.length:
+            criteria = ACROSS
+        draws = DRAWS if trial.length == self.lengths[0] else 1
+        return [UNMODIFIED] + [
+            (criterion, share, draw)
+            for share, criterion in product(SHARES, criteria)
+            for draw in range(draws if criterion == "random" else 1)
+        ]
 
-    def plans_for_copies(self, trial: Trial) -> dict[tuple[str, int], Kept]:
-        """By their effect on copies alone, and on copies and text together."""
-        on = self.calibration(trial.number, trial.calibrated, "copies").effect
-        both = on + self.calibration(trial.number, trial.calibrated).effect
-        return {
-            (name + suffix, share): most_needed(effect, effect.shape[-1] // share, budget)
-            for share in SHARES
-            for suffix, effect in (("", on), (" for both", both))
-            for name, budget in (("plan", "model"), ("plan per head", "head"))
-        }
+    def kept(self, trial: Trial, choice: Choice) -> Kept:
+        """The planes that a criterion keeps."""
+        criterion, share, draw = choice
+        found = self.calibration(trial.number, trial.calibrated)
+        keep = found.effect.shape[-1] // share
+        if criterion in BASELINES:
+            return baseline(criterion, found.norm, keep, trial.number + SETS * draw)
+        if criterion == "norm over the model":
+            return most_needed(found.norm, keep, "model")
+        effect = found.effect
+        if trial.kind == "copies":
+            on_text = effect if criterion.endswith("for both") else 0
+            effect = self.calibration(trial.number, trial.calibrated, "copies").effect + on_text
+        elif criterion == "shuffled text":
+            effect = self.calibration(trial.number, trial.calibrated, "shuffled text").effect
+        elif criterion == "shuffled heads":
+            effect = shuffled(effect, trial.number)
+        return most_needed(effect, keep, "head" if criterion.startswith("plan per head") else "model")
 
     def material(self, trial: Trial) -> Material:
-        """Longer lists cost as much as text and have one question each: binding is asked at the shortest length."""
-        if trial.kind == "tasks":
-            found = tasks(self.tokenizer, trial.length, self.count(trial.length), trial.number)
-            return found if trial.length == self.lengths[0] else replace(found, asked=())
-        documents = torch.tensor(self.documents(trial.number + 1, trial.length))
-        return Material(documents, self.copies(trial.number, trial.length) if trial.kind == "copies" else None)
+        """What the model reads in a trial."""
+        length, count = trial.length, self.count(trial.length)
+        if trial.kind == "binding":
+            asked = lists_that_fit(self.tokenizer, length, count, trial.number, QUESTIONS)
+            return Material(asked=asked, questions=QUESTIONS)
+        repeated = None if trial.kind == "text" else self.copies(trial.number, length)
+        if trial.kind == "copying":
+            return Material(copies=repeated)
+        return Material(torch.tensor(self.documents(trial.number + 1, length)), repeated)
 
-    def run(self, trial: Trial) -> pd.DataFrame:
-        """The rows of a trial."""
-        plans, found = self.plans(trial), self.calibration(trial.number, trial.calibrated)
-        result = measure_plans(self.model, self.material(trial), [*plans.values()], found)
-        return pd.DataFrame(
+    def answers(self, length: int) -> bool:
+        """Whether the unmodified model answers lists of this length."""
+        if length not in self.answered:
+            lists = [self.material(Trial(number, length, length, "binding")).asked for number in range(SETS)]
+            means = [probabilities(self.model, asked, QUESTIONS).mean() if asked else 0.0 for asked in lists]
+            self.answered[length] = float(sum(means)) / SETS >= ANSWERED
+        return self.answered[length]
+
+    def run(self, trial: Trial, known: pd.DataFrame | None = None) -> pd.DataFrame:
+        """The rows of a trial that are not among the known ones."""
+        there = None if known is None else known[self.in_table(trial, known)]
+        done = set() if there is None else set(zip(there["criterion"], there["share"], there["draw"], strict=True))
+        missing = [choice for choice in self.choices(trial) if choice not in done]
+        if missing and trial.kind == "binding" and not self.answers(trial.length):
+            missing = [choice for choice in missing if choice == UNMODIFIED]
+        if not missing:
+            return pd.DataFrame()
+        chosen = [choice for choice in missing if choice != UNMODIFIED]
+        plans, found = [self.kept(trial, one) for one in chosen], self.calibration(trial.number, trial.calibrated)
+        result = measure_plans(self.model, self.material(trial), plans, found)
+        rows = pd.DataFrame(
             [
                 self.about(trial)
-                | {"criterion": criterion, "share": share, "measure": measure, "unit": unit, "value": value}
+                | {"criterion": criterion, "share": share, "draw": draw, "measure": measure, "unit": unit, "value": one}
                 for measure, values in result.items()
-                for (criterion, share), row in zip((("none", 1), *plans), values.tolist(), strict=True)
-                for unit, value in enumerate(row)
+                for (criterion, share, draw), row in zip((UNMODIFIED, *chosen), values.tolist(), strict=True)
+                for unit, one in enumerate(row)
             ]
         )
+        if there is None or UNMODIFIED in missing:
+            return rows
+        again = rows["criterion"] == UNMODIFIED[0]
+        before, now = there[there["criterion"] == UNMODIFIED[0]], rows[again & (rows["measure"] == SHOWS[trial.kind])]
+        difference: Any = (now.set_index("unit")["value"] - before.set_index("unit")["value"]).abs().max()
+        if not difference < AGREES:
+            raise BadInput(f"{trial}: the unmodified model has other losses than in the table: is it the same text?")
+        return rows.loc[~again]
 
     def about(self, trial: Trial) -> dict[str, Any]:
         """What the rows of a trial have in common."""
         weights, dtype = self.identity
-        about = {"model": self.name, "weights": weights, "dtype": dtype, "version": VERSION}
+        about = {"model": self.name, "weights": weights, "dtype": dtype, "version": VERSIONS[trial.kind]}
         documents = "copies" if trial.kind == "copies" else "own samples" if self.own else "packaged"
         about |= {"documents": documents, "tokens": self.tokens, "set": trial.number}
         return about | {"calibrated": trial.calibrated, "length": trial.length}
 
-    def in_table(self, trial: Trial, known: pd.DataFrame) -> bool:
-        """Whether a table has the rows of a trial."""
-        rows = known["measure"] == ("kl" if trial.kind == "text" else "copy_loss")
+    def in_table(self, trial: Trial, known: pd.DataFrame) -> Any:
+        """Which rows of a table are those of a trial, one measure of each."""
+        rows = known["measure"] == SHOWS[trial.kind]
         for column, value in self.about(trial).items():
             rows &= known[column] == value
-        return bool(rows.any())
+        return rows
 
 
 def experiment(
-    model: str, folder: str | Path, *, own: bool = False, lengths: Sequence[int] = LENGTHS,
-    tokens: int = TOKENS, known: pd.DataFrame | None = None, say: Say = ignore_sentence,
+    model: str, folder: str | Path, *, own: bool = False, lengths: Sequence[int] = LENGTHS, tokens: int = TOKENS,
+    known: pd.DataFrame | None = None, part: tuple[int, int] = (0, 1), say: Say = ignore_sentence,
 ) -> Iterator[pd.DataFrame]:  # fmt: skip
-    """Every trial of one model that is not in the table of `known` rows: one row per document, sequence or prompt and
-    measure."""
+    """The rows that are not in the table of `known` ones, trial by trial: one per document, sequence or question and
+    measure. Of several processes that share the work, `part` is the number of this one and how many there are."""
     running = Experiment(model, Path(folder), own, lengths, tokens)
-    for trial in trials(running.lengths):
+    for trial in islice(trials(running.lengths), part[0], None, part[1]):
         if own and trial.kind == "copies":
             continue
-        if known is None or not running.in_table(trial, known):
-            yield running.run(trial)
-            say(f"{running.name}: {trial}")
+        rows = running.run(trial, known)
+        if len(rows):
+            yield rows
+            say(f"{running.name}: {trial}, {len(rows)} rows")
 
 
 def sample(model: Any, tokenizer: Any, number: int, tokens: int, seed: int) -> Tensor:

@@ -22,7 +22,7 @@ from ...tracing.load import AnyModel, Loading, open_model
 from ...tracing.self_check import stated_context
 from ..stats import ENOUGH_PROMPTS, interval, resamples
 from .calibrate import Calibration, Ids, calibrate, cut, opening, shuffled_text, tokens_of
-from .evaluate import Material, TrialCell, digest_of_plans, measure_plans, tasks
+from .evaluate import Material, TrialCell, copies, digest_of_plans, lists_that_fit, measure_plans
 from .plan import BASELINES, Kept, RotationPlan, baseline, check_plan, most_needed, plane_table, ranks, shuffled
 
 LENGTHS = (64, 256)
@@ -161,7 +161,10 @@ def compare(
         text = Material(documents=torch.tensor(documents))
         on_text = [*labels, *(("plan", 0, step) for step in steps)]
         trials.append((size, text, [*criteria.values(), *steps.values()], on_text))
-        trials.append((size, tasks(tokenizer, size, max(samples, SEQUENCES), seed), [*criteria.values()], labels))
+        number = max(samples, SEQUENCES)
+        asked = lists_that_fit(tokenizer, size, number, seed)
+        tasks = Material(copies=copies(tokenizer, size, number, seed), asked=asked)
+        trials.append((size, tasks, [*criteria.values()], labels))
     weights, dtype = model_hash(model), dtype_name(model)
     order = [TrialCell(weights, dtype, material.digest, digest_of_plans(plans)) for _, material, plans, _ in trials]
     cells = {cell: (material, plans) for cell, (_, material, plans, _) in zip(order, trials, strict=True)}
