@@ -3,6 +3,8 @@
 python tools/rotations.py MODEL ... --folder runs/rotations --minutes 60
 python tools/rotations.py MODEL --folder runs/rotations --finetune results/rotations-finetuned.parquet
 python tools/rotations.py SMOLLM2 STORIES15M --relation results/rotations-relation.parquet
+python tools/rotations.py MODEL --part 0 2 --results rows-0.parquet     # one of two processes, each with its table
+python tools/rotations.py --add rows-0.parquet rows-1.parquet
 """
 
 from __future__ import annotations
@@ -43,24 +45,36 @@ def effects_and_scores(model: str, longest: int = 220) -> pd.DataFrame:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+")
+    parser.add_argument("models", nargs="*")
     parser.add_argument("--folder", type=Path, default=Path("runs/rotations"))
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--tokens", type=int, default=TOKENS, help="read per set, or one document if it is longer")
     parser.add_argument("--own", action="store_true", help="documents that the model writes itself")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--results", type=Path, default=Path("results/rotations.parquet"), help="the table")
-    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="this process and how many share the work")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="number, from 0, and count of processes")
+    parser.add_argument("--add", type=Path, nargs="+", default=[], help="tables whose rows are added to --results")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no trial after this time")
     parser.add_argument("--finetune", type=Path, help="fine-tune with each criterion in force, into this table")
     parser.add_argument("--relation", type=Path, help="effects beside scores on two binding prompts, into this table")
     parser.add_argument("--steps", type=int, default=300, help="of fine-tuning")
     parser.add_argument("--seeds", type=int, default=2, help="of fine-tuning")
     given = parser.parse_args()
+    if not 0 <= given.part[0] < given.part[1]:
+        parser.error(f"--part {given.part[0]} {given.part[1]}: processes are counted from 0")
+    if not given.models and not given.add:
+        parser.error("a model, or tables to --add")
     torch.set_num_threads(given.threads)
     begun = monotonic()
     fast_products()
     quiet_libraries()
+
+    if given.add:
+        table = pd.concat([pd.read_parquet(path) for path in (given.results, *given.add)], ignore_index=True)
+        write_table(
+            given.results, table.drop_duplicates([name for name in table if name != "value"], ignore_index=True)
+        )
+        return
 
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)

@@ -126,7 +126,7 @@ def binding(
 
     Names and words are chosen such that statements have the same number of tokens with this tokenizer, and such that
     the first token of a word identifies it. If there are not enough such names, others fill up the prompt but are not
-    swapped. The position of the statement in question is spread evenly over the samples. Every `group` neighbouring
+    swapped. The position of the statement in question is spread evenly over all prompts. Every `group` neighbouring
     statements form one block. With several `questions`, that many neighbouring prompts have the same list.
 
     >>> prompt = binding(tokenizer, pairs=16, samples=1)[0]            # doctest: +SKIP

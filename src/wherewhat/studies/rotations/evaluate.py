@@ -67,7 +67,8 @@ def copies(tokenizer: Any, length: int, samples: int, seed: int) -> Int[Tensor, 
 
 
 def lists_that_fit(tokenizer: Any, length: int, samples: int, seed: int, questions: int = 1) -> tuple[Prompt, ...]:
-    """Lists of as many pairs as fit into `length` tokens, each with some questions; none if no list is that short."""
+    """Lists of as many pairs as fit into `length` tokens, each with some questions; empty if even
+    two pairs are too long."""
 
     def lists(pairs: int) -> list[Prompt]:
         return binding(tokenizer, pairs, samples, seed, questions=questions)
@@ -87,32 +88,34 @@ def measure_plans(
 
     KL is that of the unmodified model's next-token distribution to the modified one's, in nats per token.
     """
-    own = None if material.documents is None else log_probabilities(model, *_spaced(material.documents))
-    measured = [_on_text(material, own, own) | _on_tasks(model, material)]
+    plain, own = _measure(model, material)
+    measured = [plain]
     for kept in plans:
         with gate(model, freeze=frozen(kept, found.present, found.layers, found.groups)):
-            changed = None if material.documents is None else log_probabilities(model, *_spaced(material.documents))
-            measured.append(_on_text(material, own, changed) | _on_tasks(model, material))
-    return {name: torch.stack([one[name] for one in measured]).double().cpu() for name in measured[0]}
+            measured.append(_measure(model, material, own)[0])
+    return {name: torch.stack([one[name] for one in measured]).cpu().double() for name in plain}
 
 
-def _on_text(material: Material, own: Tensor | None, changed: Tensor | None) -> dict[str, Tensor]:
-    if material.documents is None or own is None or changed is None:
-        return {}
-    pairs = zip(own.unbind(1), changed.unbind(1), strict=True)  # position by position, to save memory
-    kl = torch.stack([(one.exp() * (one - two)).sum(-1) for one, two in pairs]).mean(0)
-    return {"kl": kl, "loss": next_token_loss(changed, *_spaced(material.documents))}
-
-
-def _on_tasks(model: Any, material: Material) -> dict[str, Tensor]:
+def _measure(
+    model: Any, material: Material, own: Float[Tensor, "B P V"] | None = None
+) -> tuple[dict[str, Tensor], Float[Tensor, "B P V"] | None]:
+    """Every measure, and the predictions on text; `own` are those of the unmodified model, unless it is this one."""
     values: dict[str, Tensor] = {}
+    predicted = None
+    if material.documents is not None:
+        ids, positions = _spaced(material.documents)
+        predicted = log_probabilities(model, ids, positions)
+        own = predicted if own is None else own
+        pairs = zip(own.unbind(1), predicted.unbind(1), strict=True)  # position by position, to save memory
+        values["kl"] = torch.stack([(one.exp() * (one - two)).sum(-1) for one, two in pairs]).mean(0)
+        values["loss"] = next_token_loss(predicted, ids, positions)
     if material.copies is not None:
         ids, positions = _spaced(material.copies, material.copies.shape[1] // 2 + 1)
         values["copy_loss"] = next_token_loss(log_probabilities(model, ids, positions), ids, positions)
     if material.asked:
         probability = probabilities(model, material.asked, material.questions)
         values |= {"binding": probability, "binding_loss": -probability.clamp(min=1e-30).log()}
-    return values
+    return values, predicted
 
 
 def probabilities(model: Any, prompts: Sequence[Prompt], questions: int) -> Float[Tensor, " P"]:

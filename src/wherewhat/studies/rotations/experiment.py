@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, permutations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -35,18 +35,30 @@ SHARES = (2, 4, 8)  # one half, a quarter, an eighth of the planes are kept
 SETS = 5
 TOKENS = 1024  # read per set, or one document if it is longer
 VERSIONS = {"text": 1, "copying": 1, "binding": 2, "copies": 1}  # of trials; rows of another version are not reused
+CHECKED = {
+    "text": "loss",
+    "copying": "copy_loss",
+    "binding": "binding",
+    "copies": "copy_loss",
+}  # one measure each
+TOLERANCE = 1e-3  # between the unmodified model here and in the table, which may come from another machine
 QUESTIONS = 16  # about every list of the binding task
-ANSWERED = 0.1  # plans are not tested on lists whose right answers have a lower mean probability unmodified
-AGREES = 1e-3  # nats: by how much losses of the unmodified model may differ from one machine to another
-DRAWS = 5  # of random planes per set, at the shortest length
-MATCHED = ("plan", "plan per head", "norm over the model", *BASELINES, *CONTROLS)
-ACROSS = ("plan", "plan per head", "norm")  # the others do not depend on the length of the calibration, or are controls
-ON_COPIES = ("plan", "plan per head", "plan for both", "plan per head for both")
-SHOWS = {"text": "loss", "copying": "copy_loss", "binding": "binding", "copies": "copy_loss"}  # a measure of each kind
+ANSWERED = 0.1  # plans are tested on lists whose right answers have this mean probability, or more, unmodified
+DRAWS = 5  # of random planes per set, at the shortest length; at the others 1
+CRITERIA = ("plan", "plan per head", "norm over the model", *BASELINES, *CONTROLS)
+CRITERIA_ACROSS_LENGTHS = ("plan", "plan per head", "norm")
+CRITERIA_FOR_COPIES = ("plan", "plan per head", "plan for both", "plan per head for both")
 
-# A criterion, the share of planes that it keeps, and the number of the draw if it draws. Criterion "none" keeps all.
-Choice = tuple[str, int, int]
-UNMODIFIED: Choice = ("none", 1, 0)
+
+class Variant(NamedTuple):
+    """A criterion, the share of planes that it keeps, and which draw it is if it is random."""
+
+    criterion: str
+    share: int
+    draw: int = 0
+
+
+UNMODIFIED = Variant("none", 1)
 
 
 @dataclass(frozen=True)
@@ -62,8 +74,9 @@ class SampleCell:
 
 @dataclass(frozen=True)
 class Trial:
-    """Calibrated on one set at one length, tested at another: on text of the next set, copying or binding. Trials of
-    the kind "copies" are calibrated on other random tokens and their copy, and tested on text and copies."""
+    """Calibrated on one set, at one length, and tested on text of the next set, on copying or on binding, at the same
+    or another length. Trials of the kind "copies" are calibrated on other random tokens and their copy, and tested on
+    text and copies."""
 
     number: int  # of the set
     calibrated: int
@@ -75,8 +88,8 @@ class Trial:
 
 
 def trials(lengths: Sequence[int]) -> Iterator[Trial]:
-    """Everything at every length, plans for copies, everything across the shortest and the longest length, then text
-    across all lengths."""
+    """In the order of importance: all kinds at every length; plans for copies at the shortest one; all kinds where
+    calibration and test have the shortest and the longest length; text for all other pairs of lengths."""
     lengths = sorted(lengths)
     order = [(one, one, kind) for one, kind in product(lengths, ("text", "copying", "binding"))]
     order += [(lengths[0], lengths[0], "copies")]
@@ -98,6 +111,8 @@ class Experiment:
         self.folder, self.own, self.tokens = folder, own, tokens
         context = stated_context(self.model) or max(lengths)
         self.lengths = sorted(length for length in lengths if length <= context)
+        if not self.lengths:
+            raise BadInput(f"{self.name} takes {context} tokens, fewer than any of the lengths")
         self.identity = (model_hash(self.model), dtype_name(self.model))
         self.calibrations: dict[tuple[int, int, str], Calibration] = {}
         self.answered: dict[int, bool] = {}  # by length of the lists
@@ -135,21 +150,21 @@ class Experiment:
     def copies(self, seed: int, length: int) -> Tensor:
         return copies(self.tokenizer, length, self.count(length), seed)
 
-    def choices(self, trial: Trial) -> list[Choice]:
+    def variants(self, trial: Trial) -> list[Variant]:
         """What is compared in a trial: the unmodified model, and every criterion with every share of planes."""
-        criteria: Sequence[str] = ON_COPIES if trial.kind == "copies" else MATCHED
+        criteria = CRITERIA_FOR_COPIES if trial.kind == "copies" else CRITERIA
         if trial.calibrated != trial.length:
-            criteria = ACROSS
+            criteria = CRITERIA_ACROSS_LENGTHS
         draws = DRAWS if trial.length == self.lengths[0] else 1
         return [UNMODIFIED] + [
-            (criterion, share, draw)
+            Variant(criterion, share, draw)
             for share, criterion in product(SHARES, criteria)
             for draw in range(draws if criterion == "random" else 1)
         ]
 
-    def kept(self, trial: Trial, choice: Choice) -> Kept:
+    def kept(self, trial: Trial, variant: Variant) -> Kept:
         """The planes that a criterion keeps."""
-        criterion, share, draw = choice
+        criterion, share, draw = variant
         found = self.calibration(trial.number, trial.calibrated)
         keep = found.effect.shape[-1] // share
         if criterion in BASELINES:
@@ -177,8 +192,8 @@ class Experiment:
             return Material(copies=repeated)
         return Material(torch.tensor(self.documents(trial.number + 1, length)), repeated)
 
-    def answers(self, length: int) -> bool:
-        """Whether the unmodified model answers lists of this length."""
+    def can_answer(self, length: int) -> bool:
+        """Whether the unmodified model answers lists of this length well enough to test plans on them."""
         if length not in self.answered:
             lists = [self.material(Trial(number, length, length, "binding")).asked for number in range(SETS)]
             means = [probabilities(self.model, asked, QUESTIONS).mean() if asked else 0.0 for asked in lists]
@@ -187,33 +202,28 @@ class Experiment:
 
     def run(self, trial: Trial, known: pd.DataFrame | None = None) -> pd.DataFrame:
         """The rows of a trial that are not among the known ones."""
-        there = None if known is None else known[self.in_table(trial, known)]
+        there: Any = None if known is None else known[self.in_table(trial, known)]
         done = set() if there is None else set(zip(there["criterion"], there["share"], there["draw"], strict=True))
-        missing = [choice for choice in self.choices(trial) if choice not in done]
-        if missing and trial.kind == "binding" and not self.answers(trial.length):
-            missing = [choice for choice in missing if choice == UNMODIFIED]
+        missing = [variant for variant in self.variants(trial) if variant not in done]
+        if missing and trial.kind == "binding" and not self.can_answer(trial.length):
+            missing = [variant for variant in missing if variant == UNMODIFIED]
         if not missing:
             return pd.DataFrame()
-        chosen = [choice for choice in missing if choice != UNMODIFIED]
-        plans, found = [self.kept(trial, one) for one in chosen], self.calibration(trial.number, trial.calibrated)
+        measured = [variant for variant in missing if variant != UNMODIFIED]
+        plans, found = [self.kept(trial, one) for one in measured], self.calibration(trial.number, trial.calibrated)
         result = measure_plans(self.model, self.material(trial), plans, found)
         rows = pd.DataFrame(
             [
-                self.about(trial)
-                | {"criterion": criterion, "share": share, "draw": draw, "measure": measure, "unit": unit, "value": one}
+                self.about(trial) | variant._asdict() | {"measure": measure, "unit": unit, "value": value}
                 for measure, values in result.items()
-                for (criterion, share, draw), row in zip((UNMODIFIED, *chosen), values.tolist(), strict=True)
-                for unit, one in enumerate(row)
+                for variant, row in zip((UNMODIFIED, *measured), values.tolist(), strict=True)
+                for unit, value in enumerate(row)
             ]
         )
         if there is None or UNMODIFIED in missing:
             return rows
-        again = rows["criterion"] == UNMODIFIED[0]
-        before, now = there[there["criterion"] == UNMODIFIED[0]], rows[again & (rows["measure"] == SHOWS[trial.kind])]
-        difference: Any = (now.set_index("unit")["value"] - before.set_index("unit")["value"]).abs().max()
-        if not difference < AGREES:
-            raise BadInput(f"{trial}: the unmodified model has other losses than in the table: is it the same text?")
-        return rows.loc[~again]
+        check_unmodified(trial, there, rows)
+        return rows.loc[rows["criterion"] != UNMODIFIED.criterion]
 
     def about(self, trial: Trial) -> dict[str, Any]:
         """What the rows of a trial have in common."""
@@ -224,11 +234,25 @@ class Experiment:
         return about | {"calibrated": trial.calibrated, "length": trial.length}
 
     def in_table(self, trial: Trial, known: pd.DataFrame) -> Any:
-        """Which rows of a table are those of a trial, one measure of each."""
-        rows = known["measure"] == SHOWS[trial.kind]
+        """Which rows of a table are those of a trial, one of its measures only."""
+        rows = known["measure"] == CHECKED[trial.kind]
         for column, value in self.about(trial).items():
             rows &= known[column] == value
         return rows
+
+
+def check_unmodified(trial: Trial, known: pd.DataFrame, rows: pd.DataFrame) -> None:
+    """Refuse to add rows to a table in which the unmodified model has other values."""
+    before, now = (
+        found[(found["criterion"] == UNMODIFIED.criterion) & (found["measure"] == CHECKED[trial.kind])]
+        for found in (known, rows)
+    )
+    difference: Any = (now.set_index("unit")["value"] - before.set_index("unit")["value"]).abs().max(skipna=False)
+    if not difference <= TOLERANCE:
+        raise BadInput(
+            f"{trial}: the {CHECKED[trial.kind]} of the unmodified model differs from that of the table by "
+            f"{difference:.2g}; was it measured on another text? Measure into a table of its own"
+        )
 
 
 def experiment(
