@@ -10,7 +10,7 @@ from scipy import stats
 
 from docs_tables import bench, results, span, table, thousands
 from wherewhat.core.kinds import kind
-from wherewhat.studies.rotations.experiment import LENGTHS, SETS, summarise
+from wherewhat.studies.rotations.experiment import ANSWERED, LENGTHS, SETS, summarise
 from wherewhat.studies.stats import mean_interval
 
 LABELS = {  # by name in the tables, in the order of the pages
@@ -22,8 +22,8 @@ LABELS = {  # by name in the tables, in the order of the pages
 BY = ["model", "documents", "length", "share"]
 # Criteria of the tables; those of the first group have intervals.
 CHOSEN, OTHERS = ("plan", "plan per head", "norm"), ("norm over the model", "highest", "uniform", "random")
-ANSWERED = 0.1  # probability of the right answer of a binding task, unmodified
 CONTROLS = ("shuffled text", "shuffled heads", "lowest")
+ENDS = (min(LENGTHS), max(LENGTHS))
 
 
 @cache
@@ -59,20 +59,18 @@ def written(value: float, digits: int = 3) -> str:
 
 def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (), digits: int = 3) -> str:
     """A measure by model, length and share of planes kept, one column per criterion; of KL and loss on text, the lowest
-    is bold. Models that cannot answer the binding task are left out, and lengths where only the plan was measured."""
+    is bold. Lists that the unmodified model does not answer are left out."""
     found = summary()
     found = found[(found["measure"] == measure) & found["criterion"].isin(["none", *criteria])]
     text = measure in ("kl", "loss")
     found = found if text else found[found["documents"] == "packaged"]
     plain = found.query("criterion == 'none'").set_index(BY[:3])["value"]
     if measure == "binding":
-        found = found[found["model"].isin(plain[plain > ANSWERED].index.unique("model"))]
+        found = found[pd.MultiIndex.from_frame(found[BY[:3]]).isin(plain[plain >= ANSWERED].index)]
     header = " | ".join(["model", "tokens", "kept", *(["unmodified"] if measure != "kl" else []), *criteria])
     rows = []
     for key, group in found.query("share > 1").groupby(BY, sort=False):
         by = group.set_index("criterion")
-        if len(by) == 1:
-            continue
         best = written(by["value"].min(), digits) if text else ""
         cells = [f"{plain[key[:3]]:.{digits}f}"] if measure != "kl" else []
         for name in criteria:
@@ -90,8 +88,8 @@ def losses(measure: str, criteria: Sequence[str], intervals: Sequence[str] = (),
 def kl_of_sets(compared: str = "==") -> pd.DataFrame:
     """KL of every finished set, one column per criterion; calibration and test have one length (==), or two (!=)."""
     found = on_text().query(f"measure == 'kl' and calibrated {compared} length and share > 1")
-    found = found[found.groupby(BY)["set"].transform("nunique") == SETS]
-    return found.groupby([*BY, "set", "criterion"], sort=False)["value"].mean().unstack("criterion")
+    found = found[found.groupby([*BY, "calibrated"])["set"].transform("nunique") == SETS]
+    return found.groupby([*BY, "calibrated", "set", "criterion"], sort=False)["value"].mean().unstack("criterion")
 
 
 def wins(one: str, other: str, compared: str = "==") -> str:
@@ -125,26 +123,35 @@ def times(criterion: str) -> str:
     return span((found[criterion] / found["plan"]).dropna(), ".2g")
 
 
-def across() -> str:
-    """KL at the shortest and the longest length, by the length that the plan was calibrated at; the fastest planes need
-    no calibration."""
-    found = on_text()
-    found = summarise(found[(found["measure"] == "kl") & found["criterion"].isin([*CHOSEN, "highest"])])
-    found = found[(found["sets"] == SETS) & (found.groupby("model")["calibrated"].transform("nunique") > 1)]
-    short, long = min(LENGTHS), max(LENGTHS)
-    pairs = [(short, short), (short, long), (long, long), (long, short)]  # calibrated at, tested at
-    wide = found.pivot_table(
-        index=["model", "share", "criterion"], columns=["length", "calibrated"], values="value", sort=False
-    ).reindex(columns=pairs)
-    fixed = wide.index.get_level_values("criterion") == "highest"
-    for matched, other in (pairs[:2], pairs[2:]):
-        wide.loc[fixed, [other]] = wide.loc[fixed, [matched]].to_numpy()
-    rows = [
-        [label(model, ""), f"1/{share}", criterion, *("" if pd.isna(value) else written(value) for value in values)]
-        for (model, share, criterion), values in zip(wide.index, wide.to_numpy(), strict=True)
-    ]
-    header = [f"tested at {length:,}, calibrated at {calibrated:,}" for length, calibrated in pairs]
-    return table(" | ".join(["model", "kept", "criterion", *header]), rows)
+def across(measure: str, lengths: Sequence[int] = LENGTHS, digits: int = 3) -> str:
+    """A measure at each length by the length that a plan was calibrated at, beside the unmodified model and criteria
+    that were calibrated at the tested length."""
+    found = summarise(on_text().query("documents == 'packaged' and measure == @measure"))
+    found = found[(found["sets"] == SETS) & found["length"].isin(lengths) & found["calibrated"].isin(lengths)]
+    by = ["model", "share", "length"]
+    several = found[found.groupby(by)["calibrated"].transform("nunique") > 1].query("share > 1")
+    columns = [(name, calibrated) for name in CHOSEN[:2] for calibrated in lengths]
+    wide = several.pivot_table(index=by, columns=["criterion", "calibrated"], values="value", sort=False)
+    matched = found.query("calibrated == length").set_index([*by, "criterion"])["value"]
+    rows = []
+    for key, values in wide.reindex(columns=columns).iterrows():
+        model, share, length = key
+        plain = [] if measure == "kl" else [matched[model, 1, length, "none"]]
+        cells = [*plain, *values, matched[*key, "norm"], matched[*key, "highest"]]
+        shown = ("" if pd.isna(cell) else written(cell, digits) for cell in cells)
+        rows.append([label(model, ""), f"1/{share}", thousands(length), *shown])
+    header = ["model", "kept", "tested at", *([] if measure == "kl" else ["unmodified"])]
+    header += [f"{name}, calibrated at {calibrated:,}" for name, calibrated in columns]
+    return table(" | ".join([*header, "norm", "highest"]), rows)
+
+
+def norm_across() -> str:
+    """How many times the mean KL of *norm* changes if it is calibrated at another length than that of the test."""
+    found = summarise(on_text().query("documents == 'packaged' and measure == 'kl' and criterion == 'norm'"))
+    kl = found.set_index(["calibrated", *BY])["value"]
+    ratios = [value / kl[length, model, documents, length, share]
+              for (_, model, documents, length, share), value in kl.items()]  # fmt: skip
+    return span(pd.Series(ratios), ".2f")
 
 
 def for_copies() -> str:
@@ -248,8 +255,10 @@ ROTATIONS: dict[str, Callable[[], str]] = {
     "rotations, KL": partial(losses, "kl", (*CHOSEN, *OTHERS), CHOSEN),
     "rotations, controls": partial(losses, "kl", ("plan", *CONTROLS)),
     "rotations, loss": partial(losses, "loss", (*CHOSEN, *OTHERS), digits=2),
-    "rotations, copies": partial(losses, "copy_loss", (*CHOSEN, *OTHERS[1:]), CHOSEN, 2),
-    "rotations, binding": partial(losses, "binding", (*CHOSEN, *OTHERS[1:]), CHOSEN, 2),
+    "rotations, copies": partial(losses, "copy_loss", (*CHOSEN, *OTHERS), CHOSEN, 2),
+    "rotations, binding": partial(losses, "binding", (*CHOSEN, *OTHERS), CHOSEN, 2),
+    "rotations, controls on copies": partial(losses, "copy_loss", ("plan", *CONTROLS), digits=2),
+    "rotations, controls on lists": partial(losses, "binding", ("plan", *CONTROLS), digits=2),
     "plan per head against norm": partial(against, "plan per head", "norm"),
     "rows where the plan is best": best,
     "plan of half the planes": partial(half, "plan"),
@@ -261,7 +270,9 @@ ROTATIONS: dict[str, Callable[[], str]] = {
     "shuffled heads, times": partial(times, "shuffled heads"),
     "shuffled text, times": partial(times, "shuffled text"),
     "plan against norm over the model": partial(against, "plan", "norm over the model"),
-    "rotations, across lengths": across,
+    "rotations, across lengths": partial(across, "kl"),
+    "norm across lengths, times": norm_across,
+    "rotations, copies across lengths": partial(across, "copy_loss", ENDS, 2),
     "plan against norm across lengths, sets": partial(wins, "plan", "norm", "!="),
     "plan per head against norm across lengths, sets": partial(wins, "plan per head", "norm", "!="),
     "rotations, for copies": for_copies,
