@@ -117,6 +117,22 @@ def against(one: str, other: str) -> str:
     return table("model | tokens | kept | KL reduction | 95 % interval | sets with lower KL", rows)
 
 
+def on_lists() -> str:
+    """How much more probable right answers are under a plan than under other criteria, about the same lists."""
+    pairs = (("plan", "highest"), ("plan per head", "highest"), ("plan", "shuffled heads"))
+    found = on_text().query("measure == 'binding' and calibrated == length and share > 1 and documents == 'packaged'")
+    sets = found.groupby([*BY, "set", "criterion"], sort=False)["value"].mean().unstack("criterion")
+    rows = []
+    for key, values in sets.groupby(BY, sort=False):
+        cells = []
+        for plan, other in pairs:
+            mean, low, high = mean_interval(values[plan] - values[other])
+            cells.append(f"{mean:+.3f} ({low:+.3f} to {high:+.3f})")
+        rows.append([label(*key[:2]), thousands(key[2]), f"1/{key[3]}", *cells])
+    header = (f"{plan} against {other}" for plan, other in pairs)
+    return table(" | ".join(["model", "tokens", "kept", *header]), rows)
+
+
 def times(criterion: str) -> str:
     """How many times the KL of the plan a criterion has, over models and shares."""
     found = summary().query("measure == 'kl' and share > 1").set_index([*BY, "criterion"])["value"].unstack()
@@ -257,6 +273,7 @@ ROTATIONS: dict[str, Callable[[], str]] = {
     "rotations, loss": partial(losses, "loss", (*CHOSEN, *OTHERS), digits=2),
     "rotations, copies": partial(losses, "copy_loss", (*CHOSEN, *OTHERS), CHOSEN, 2),
     "rotations, binding": partial(losses, "binding", (*CHOSEN, *OTHERS), CHOSEN, 2),
+    "plans on lists": on_lists,
     "rotations, controls on copies": partial(losses, "copy_loss", ("plan", *CONTROLS), digits=2),
     "rotations, controls on lists": partial(losses, "binding", ("plan", *CONTROLS), digits=2),
     "plan per head against norm": partial(against, "plan per head", "norm"),
