@@ -157,7 +157,7 @@ def across(measure: str, lengths: Sequence[int] = LENGTHS, digits: int = 3) -> s
         shown = ("" if pd.isna(cell) else written(cell, digits) for cell in cells)
         rows.append([label(model, ""), f"1/{share}", thousands(length), *shown])
     header = ["model", "kept", "tested at", *([] if measure == "kl" else ["unmodified"])]
-    header += [f"{name}, calibrated at {calibrated:,}" for name, calibrated in columns]
+    header += [f"{name}, {calibrated:,}" for name, calibrated in columns]
     return table(" | ".join([*header, "norm", "highest"]), rows)
 
 
