@@ -67,8 +67,8 @@ def copies(tokenizer: Any, length: int, samples: int, seed: int) -> Int[Tensor, 
 
 
 def lists_that_fit(tokenizer: Any, length: int, samples: int, seed: int, questions: int = 1) -> tuple[Prompt, ...]:
-    """Lists of as many pairs as fit into `length` tokens, each with some questions; empty if even
-    two pairs are too long."""
+    """Lists of as many pairs as fit into `length` tokens, each with some questions; empty if
+    even two pairs are too long."""
 
     def lists(pairs: int) -> list[Prompt]:
         return binding(tokenizer, pairs, samples, seed, questions=questions)
@@ -119,8 +119,8 @@ def _measure(
 
 
 def probabilities(model: Any, prompts: Sequence[Prompt], questions: int) -> Float[Tensor, " P"]:
-    """Of the right answer to each prompt. Every `questions` neighbouring prompts have the same list, which is read
-    once, up to where they differ."""
+    """The probability of the right answer to each prompt. Every `questions` neighbouring prompts have the same list,
+    which is read once, up to where they differ."""
     if questions == 1:
         return answers(model, list(prompts))[1]
     device, found = entry_device(model), [0.0] * len(prompts)
